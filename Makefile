@@ -15,7 +15,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres opencl demo test test-fast test-slow test-ray test-hostile test-browser test-arm test-iree test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres opencl demo test test-fast test-slow test-ray test-net test-hostile test-browser test-arm test-iree test-python lint format bench bench-stock bench-networks \
   conformance random-graphs clean
 
 setup: $(STAMP)
@@ -59,12 +59,17 @@ test-fast: setup
 
 # What `make test` leaves out: other tests there cover its subject more cheaply.
 test-slow: setup
-	$(BIN)/pytest -m "slow and not ray"
+	$(BIN)/pytest -m "slow and not ray and not net"
 
 # A Ray cluster of three nodes on this machine, which the tests start and end; installs Ray (260 MB).
 test-ray: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check 'ray>=2.60'
 	$(BIN)/pytest -m ray
+
+# Machines of network namespaces, each with an sshd, whose networks, servers, agents, disks and clocks fail while jobs
+# run; ten minutes, as root. What is missing is said.
+test-net: setup
+	$(BIN)/pytest -m net
 
 # Attacks on the whole, by faults and by users that mean harm; they hurt neither the machine nor the user's files.
 test-hostile: setup

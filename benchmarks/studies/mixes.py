@@ -10,6 +10,9 @@ from tunery.scheduling.mock import Mix, UnitSeconds, gpu_mix
 from tunery.scheduling.simulator import GanttRow, SimulationResult, simulate
 from tunery.scheduling.strategies import STRATEGIES
 
+MakeMix = Callable[[int, Sequence[UnitSeconds]], Mix]
+"""Makes the mix of a seed, whose tasks are of the given sorts."""
+
 
 @dataclass(frozen=True, slots=True)
 class MixResult:
@@ -53,7 +56,7 @@ def simulate_mixes(
     seeds: Iterable[int],
     strategies: Sequence[str] = tuple(STRATEGIES),
     *,
-    make: Callable[[int, Sequence[UnitSeconds]], Mix] = gpu_mix,
+    make: MakeMix = gpu_mix,
     recorded: Sequence[UnitSeconds] = (),
 ) -> list[MixResult]:
     """Run every strategy on the mix of every seed; its tasks are of the `recorded` sorts where there are any."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from studies._base import Options, StudyReport
 from studies.decision_cost import HOSTS, MOST_US, cost_curve, cost_over_hosts_us, draw_curve, growth_exponent
-from studies.mixes import MixResult, Summary, simulate_mixes, summarize
+from studies.mixes import MakeMix, MixResult, Summary, simulate_mixes, summarize
 from tunery.devices.cpu.placement import usable_cores
 from tunery.scheduling import STRATEGIES
-from tunery.scheduling.mock import UnitSeconds
+from tunery.scheduling.mock import UnitSeconds, gpu_mix, hosts_mix
 
 MEDIAN_BOUND, GREEDY_MARGIN = 1.05, 0.02
 _MIXES, _QUICK_MIXES = 300, 40
@@ -32,9 +32,13 @@ def run(options: Options) -> StudyReport:
     """Simulate random mixes with recorded and with given durations, and time the scheduler's decisions."""
     seeds = range(options.seed, options.seed + (_QUICK_MIXES if options.quick else _MIXES))
     results = {}
-    for name, recorded in (("recorded", recorded_sorts()), ("log-normal", [])):
-        options.say(f"{len(seeds)} mixes with {name} durations under {len(STRATEGIES)} strategies")
-        results[name] = _simulate(seeds, recorded)
+    for name, recorded, make in (
+        ("recorded", recorded_sorts(), gpu_mix),
+        ("log-normal", [], gpu_mix),
+        ("recorded, over hosts", recorded_sorts(), hosts_mix),
+    ):
+        options.say(f"{len(seeds)} mixes, {name}, under {len(STRATEGIES)} strategies")
+        results[name] = _simulate(seeds, recorded, make)
     options.say("the cost of a decision, up to 10,000 jobs on 1,000 devices")
     decisions = _QUICK_DECISIONS if options.quick else _DECISIONS
     curve = cost_curve(_STRATEGY, decisions)
@@ -59,15 +63,15 @@ def run(options: Options) -> StudyReport:
     )
 
 
-def _simulate(seeds: Iterable[int], recorded: Sequence[UnitSeconds]) -> list[MixResult]:
+def _simulate(seeds: Iterable[int], recorded: Sequence[UnitSeconds], make: MakeMix) -> list[MixResult]:
     """Run every strategy on every mix, spread over the cores."""
     with ProcessPoolExecutor(len(usable_cores()), get_context("spawn")) as pool:
-        found = pool.map(partial(_one, recorded=recorded), seeds, chunksize=5)
+        found = pool.map(partial(_one, recorded=recorded, make=make), seeds, chunksize=5)
         return [result for results in found for result in results]
 
 
-def _one(seed: int, recorded: Sequence[UnitSeconds]) -> list[MixResult]:
-    return simulate_mixes([seed], recorded=recorded)
+def _one(seed: int, recorded: Sequence[UnitSeconds], make: MakeMix) -> list[MixResult]:
+    return simulate_mixes([seed], recorded=recorded, make=make)
 
 
 def _claims(
@@ -77,14 +81,14 @@ def _claims(
     for name, found in summaries.items():
         ours = next(s for s in found if s.strategy == _STRATEGY)
         claims[
-            f"{name} durations: predictive is {ours.ratio_median:.3f} x the lower bound in the median of {ours.mixes} "
+            f"{name}: predictive is {ours.ratio_median:.3f} x the lower bound in the median of {ours.mixes} "
             f"mixes (bound {MEDIAN_BOUND})"
         ] = ours.ratio_median <= MEDIAN_BOUND
+        claims[f"{name}: the mean job ends {ours.finish_of_greedy:.2f} x as late as under greedy (bound 1)"] = (
+            ours.finish_of_greedy <= 1.0
+        )
         claims[
-            f"{name} durations: the mean job ends {ours.finish_of_greedy:.2f} x as late as under greedy (bound 1)"
-        ] = ours.finish_of_greedy <= 1.0
-        claims[
-            f"{name} durations: predictive takes over {GREEDY_MARGIN:.0%} longer than greedy in {ours.above_greedy} of "
+            f"{name}: predictive takes over {GREEDY_MARGIN:.0%} longer than greedy in {ours.above_greedy} of "
             f"{ours.mixes} mixes, at most {ours.of_greedy_worst - 1:+.1%} (bound: in none)"
         ] = ours.above_greedy == 0
     exponent = growth_exponent(curve)
@@ -100,7 +104,7 @@ def _claims(
 
 def _table(name: str, summaries: Sequence[Summary]) -> str:
     lines = [
-        f"{summaries[0].mixes} mixes, {name} durations",
+        f"{summaries[0].mixes} mixes, {name}",
         f"{'strategy':<12} {'makespan / bound':^24} {'/ greedy':^17} {'over':>5} {'idle':>6} {'mean end':>9} "
         f"{'owner waits / bound':>19}",
         f"{'':<12} {'median':>8}{'p90':>8}{'worst':>8} {'median':>8} {'worst':>8} {'2 %':>5} {'':>6} {'/ greedy':>9} "
@@ -128,5 +132,5 @@ def _draw_ratios(figure: Any, results: dict[str, list[MixResult]]) -> None:
             ratios = sorted(r.makespan_s / r.bound_s for r in found if r.strategy == strategy)
             axes.step(ratios, [(i + 1) / len(ratios) for i in range(len(ratios))], where="post", label=strategy)
         axes.axvline(MEDIAN_BOUND, color="grey", linestyle=":")
-        axes.set(xlim=(1.0, 2.0), xlabel="makespan / lower bound", ylabel="share of mixes", title=f"{name} durations")
+        axes.set(xlim=(1.0, 2.0), xlabel="makespan / lower bound", ylabel="share of mixes", title=name)
         axes.legend()

@@ -1,10 +1,7 @@
 """Nodes of a Ray cluster as hosts: real raylets on loopback join, leave and die, and so does the head."""
 
 import os
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from job_tools import family, wait_until
+from ray_cluster import MARK, Cluster
 
 from tunery._errors import HostError, LostWorkerError
 from tunery.blobs import DirectoryBlobs
@@ -28,62 +26,10 @@ QUICK = Timing(keep_alive_s=2.0, first_retry_s=0.2, last_retry_s=2.0)
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"
 
 
-class Cluster:
-    """A head and raylets of this machine, each at a loopback address of its own."""
-
-    def __init__(self, place: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
-        self._place = place
-        self.start_head()
-
-    def start_head(self) -> None:
-        self._start("--head", "--node-ip-address", "127.0.0.1", "--port", str(self.port),
-                    "--include-dashboard", "false", "--temp-dir", str(self._place / "ray"))  # fmt: skip
-
-    def start_node(self, address: str) -> None:
-        self._start("--address", self.address, "--node-ip-address", address)
-
-    def _start(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, "--num-cpus", "1",
-                   "--object-store-memory", "80000000", "--disable-usage-stats"]  # fmt: skip
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-            # Nodes of a head that was killed take a while to end, and hold its address.
-            if "already running" not in done.stderr or time.monotonic() > end:
-                break
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def kill_node(self, address: str) -> None:
-        self._kill("raylet", f"--node_ip_address={address}")
-
-    def kill_head(self) -> None:
-        self._kill("gcs_server", "")
-
-    def _kill(self, program: str, argument: str) -> None:
-        found = [
-            process for process in family(self._place)
-            if any(word.endswith(f"/{program}") for word in process.cmdline()[:1])
-            and (not argument or argument in process.cmdline())
-        ]  # fmt: skip
-        assert found
-        for process in found:
-            process.kill()
-
-    def close(self) -> None:
-        while left := family(self._place):
-            for process in left:
-                process.kill()
-            psutil.wait_procs(left, PATIENCE_S)
-
-
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     place = tmp_path_factory.mktemp("r")  # Ray's sockets have long names
-    monkeypatch.setenv("TUNERY_TEST_FAMILY", str(place))
+    monkeypatch.setenv(MARK, str(place))
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     running = Cluster(place)
@@ -110,7 +56,7 @@ def agents(place: Path) -> list[psutil.Process]:
 
 
 def test_nodes_join_leave_die_and_come_again_while_calls_run(cluster: Cluster, tmp_path: Path) -> None:
-    place = Path(os.environ["TUNERY_TEST_FAMILY"])
+    place = Path(os.environ[MARK])
     cluster.start_node(FIRST)
     with DirectoryBlobs(tmp_path / "blobs") as blobs, RayEngine(cluster.address, tmp_path, blobs, QUICK) as engine:
         heard: list[str] = []

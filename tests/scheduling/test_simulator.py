@@ -7,7 +7,18 @@ from hypothesis import strategies as st
 from studies.mixes import simulate_mixes, summarize
 
 from tunery.scheduling import STRATEGIES, EventLog, Scheduler
-from tunery.scheduling.mock import Mix, MockJob, Rates, Step, cpu_mix, gpu_mix, recorded_unit_s, tuning_job
+from tunery.scheduling.mock import (
+    Mix,
+    MockHost,
+    MockJob,
+    Rates,
+    Step,
+    cpu_mix,
+    gpu_mix,
+    hosts_mix,
+    recorded_unit_s,
+    tuning_job,
+)
 from tunery.scheduling.simulator import Loss, lower_bound_s, simulate
 
 ONE = {"core": 1}
@@ -89,6 +100,41 @@ def test_any_mix_with_losses_keeps_every_state_valid_and_replays(strategy, seed,
     log = EventLog.read(run.log.lines())
     assert log == run.log
     assert Scheduler.replay(log).log == log
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", [3, 12])
+def test_over_hosts_that_join_and_leave_every_stage_ends_once_and_where_it_can(strategy, seed):
+    mix = hosts_mix(seed)
+    hosts = {host.core: host for host in mix.hosts}
+    run = simulate(mix, strategy, keep_log=True)
+    assert len(run.gantt) == len({row.stage_id for row in run.gantt}) == sum(len(c) for j in mix.jobs for c in j.chains)
+    assert run.finished_s.keys() == {job.job_id for job in mix.jobs}
+    assert run.makespan_s >= run.bound_s * 0.999999
+    further = [(row, hosts[name]) for row in run.gantt for name in row.needs if name in hosts]
+    assert further
+    for row, host in further:
+        assert row.kind == "build"
+        assert host.joins_s <= row.start_s <= row.end_s <= host.leaves_s
+    Scheduler.replay(run.log)
+
+
+def test_builds_run_at_the_pace_and_distance_of_their_host_and_bring_the_end_forward():
+    chain = (Step("build", "", {"core": 1}, 1, 2.0, roams=True),)
+    job = MockJob("a", (chain,) * 12, in_flight=12)
+    alone = simulate(Mix({"core": 2}, (job,)))
+    assert alone.makespan_s == alone.bound_s == 12.0
+    fast = MockHost("fast", cores=2, speed=2.0, delay_s=0.5)
+    run = simulate(Mix({"core": 2}, (job,), (fast,)))
+    assert run.makespan_s == pytest.approx(6.0)
+    assert run.bound_s == pytest.approx(4.0)
+    assert {row.end_s - row.start_s for row in run.gantt if "fast/core" in row.needs} == {1.5}
+    assert 0.0 < run.busy["fast/core"] <= 1.0
+    late = simulate(Mix({"core": 2}, (job,), (MockHost("late", 4, joins_s=4.0),)))
+    assert late.makespan_s == 8.0, "what waits goes to a host that comes"
+    gone = simulate(Mix({"core": 2}, (job,), (MockHost("gone", 4, leaves_s=1.0),)))
+    assert gone.makespan_s == pytest.approx(12.0)
+    assert len(gone.gantt) == 12
 
 
 def test_recorded_durations_drive_a_mix():

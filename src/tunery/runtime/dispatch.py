@@ -179,9 +179,9 @@ class Dispatch:
             self._take_back(stage_id, WithdrawnError("the budget was used up before its turn came"))
 
     def reroute(self, stage_ids: Iterable[str]) -> None:
-        """Take back stages whose host has left, where they still wait; each such `permission` raises MovedError."""
+        """Take back stages that are to go to another host, where they still wait: `permission` raises MovedError."""
         for stage_id in stage_ids:
-            self._take_back(stage_id, MovedError("its host has left"))
+            self._take_back(stage_id, MovedError("it is to go to another host"))
 
     def _take_back(self, stage_id: str, why: Exception) -> None:
         ready = self.waiting.get(stage_id)

@@ -25,10 +25,10 @@ from tunery.engines import Engine, Role
 from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share
 from tunery.runtime.hosts.further import FurtherHosts, HostDevice
-from tunery.runtime.hosts.paces import Paces
 from tunery.runtime.hosts.usage import StageUsage
 from tunery.runtime.hosts.workers import WorkerPools
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
+from tunery.scheduling.paces import HostLoad, Paces
 
 DEVICE = f"{HERE}/device:cpu"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
@@ -98,7 +98,6 @@ class Runtime:
         self._turn = HostDevice(engine, on, self.dispatch.now) if on else DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
-        self._asked: Counter[str] = Counter()  # host to builds that wait or run
         self.paces = Paces()
         self.pools.start(self.granted)
         self._described = self._ask_device()
@@ -114,6 +113,7 @@ class Runtime:
         builder = self.pools.of(Role.BUILDER)[0]
         self.hosts = FurtherHosts(engine, builder, self.pools.start_builders, self._host_resized)
         self._waiting_at: dict[str, str] = {}  # stage to host
+        self._waiting_builds: dict[str, str] = {}  # of these those that any host may make
         self._requests: dict[str, StageRequest] = {}  # of the workers that are held
         self.foreign = foreign
         self.power = Power()  # it counts from here on, so that the import is measured
@@ -136,6 +136,7 @@ class Runtime:
         self.dispatch.add({core_of(host): cores, self.resource(Role.BUILDER, host): builders})
         if not builders:
             self.dispatch.reroute([stage_id for stage_id, at in self._waiting_at.items() if at == host])
+        self._move_builds(builders)
 
     async def device(self) -> DeviceDescription:
         """Return the device that is measured on, as the measurer describes it; it is asked once.
@@ -217,6 +218,7 @@ class Runtime:
                     self.paces.built(host, grant.wall_s)
             finally:
                 self.dispatch.finished(stage_id, ok=ok)
+                self._move_builds(1)
 
     async def _admit(  # noqa: PLR0917 - what a stage needs
         self, request: StageRequest, role: Role, cores: int, wanted: ExitStack, worker: str | None, degree: int
@@ -230,8 +232,10 @@ class Runtime:
             if role is Role.MEASURER:
                 needs[self.device_share] = -(-len(self.cores) // degree)
             asked = replace(request, needs=needs)
-            wanted.enter_context(self._wanting(role, host))
+            wanted.enter_context(self._wanting(role))
             self._waiting_at[request.stage_id] = host
+            if role is Role.BUILDER and worker is None:
+                self._waiting_builds[request.stage_id] = host
             try:
                 await self.dispatch.permission(asked)
             except MovedError:
@@ -240,19 +244,18 @@ class Runtime:
                 return host, asked
             finally:
                 del self._waiting_at[request.stage_id]
+                self._waiting_builds.pop(request.stage_id, None)
 
     @contextmanager
-    def _wanting(self, role: Role, host: str) -> Iterator[None]:
+    def _wanting(self, role: Role) -> Iterator[None]:
         """Count who wants a worker; importing starts another where all are taken: no job waits for another's import."""
         self.pools.want(role, 1)
-        self._asked[host] += role is Role.BUILDER
         try:
             if self.pools.grow(role):
                 self.dispatch.add({self.resource(role.value): len(self.pools.of(role))})
             yield
         finally:
             self.pools.want(role, -1)
-            self._asked[host] -= role is Role.BUILDER
 
     @contextmanager
     def _working(self, request: StageRequest, role: Role, worker: str, cores: int) -> Iterator[Reservation]:
@@ -393,8 +396,29 @@ class Runtime:
             return self.measure_host
         if worker is not None:
             return self.pools.host(worker)
-        hosts = (HERE, *self.hosts.up) if role is Role.BUILDER else (HERE,)
-        return self.paces.first_free(hosts, lambda host: self._asked[host] / len(self.pools.of(Role.BUILDER, host)))
+        return self.paces.first_free(self._loads()) if role is Role.BUILDER and self.hosts.up else HERE
+
+    def _loads(self) -> dict[str, HostLoad]:
+        """What is asked of the hosts that build: on this one, proposals and the like take cores as well."""
+        waiting, free = self.dispatch.queues(), self.scheduler.free
+        return {
+            host: HostLoad(
+                len(self.pools.of(Role.BUILDER, host)),
+                min(free(core_of(host)), free(self.resource(Role.BUILDER, host))),
+                waiting[core_of(host)],
+            )
+            for host in (HERE, *self.hosts.up)
+        }
+
+    def _move_builds(self, most: int) -> None:
+        """Have up to so many builds that wait go where they would end sooner, since a host has room."""
+        for _ in range(most if self.hosts.up and self._waiting_builds else 0):
+            full = self.paces.overdue(self._loads())
+            stage_id = next((stage_id for stage_id, at in self._waiting_builds.items() if at == full), None)
+            if stage_id is None:
+                return
+            del self._waiting_builds[stage_id]  # once, until it waits elsewhere
+            self.dispatch.reroute([stage_id])
 
 
 def make_scratch(root: Path) -> tuple[Path, int]:

@@ -94,6 +94,10 @@ class Scheduler:
         running = sum(len(job.running) for job in self._jobs.values())
         return Snapshot(self._now_s, len(self._jobs), len(self._stages) - running, running, dict(self._pool.free))
 
+    def free(self, resource: str) -> int:
+        """Return how much of a resource is free; less than 0 where it has shrunk under what runs."""
+        return self._pool.free[resource]
+
     def validate_state(self) -> None:
         """Check every invariant of the state.
 

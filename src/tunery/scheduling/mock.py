@@ -1,7 +1,8 @@
 """Jobs that only take time: what the simulator runs instead of compilers and devices."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +12,10 @@ from tunery.scheduling._log import EventLog
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage of a mock job; `duration_s` is what it will take, which the scheduler is not told."""
+    """One stage of a mock job; `duration_s` is what it will take, which the scheduler is not told.
+
+    One that `roams` needs cores only, of the first host or of any further one.
+    """
 
     kind: str
     task_kind: str
@@ -19,6 +23,7 @@ class Step:
     size: int
     duration_s: float
     affinity: str | None = None
+    roams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,32 @@ class MockJob:
 
 
 @dataclass(frozen=True, slots=True)
+class MockHost:
+    """A further host with so many cores, from when it joins until it leaves.
+
+    What takes a second on the first host takes 1 / `speed` there, and `delay_s` more to get there and back.
+    """
+
+    name: str
+    cores: int
+    speed: float = 1.0
+    delay_s: float = 0.0
+    joins_s: float = 0.0
+    leaves_s: float = math.inf
+
+    @property
+    def core(self) -> str:
+        """The scheduler's name for its cores."""
+        return f"{self.name}/core"
+
+
+@dataclass(frozen=True, slots=True)
 class Mix:
-    """Jobs and the resources that they share."""
+    """Jobs and the resources that they share: those of the first host, and the cores of further ones."""
 
     resources: Mapping[str, int]
     jobs: tuple[MockJob, ...]
+    hosts: tuple[MockHost, ...] = ()
 
 
 CHAIN = ("propose", "build", "measure", "learn")
@@ -190,6 +216,28 @@ def cpu_mix(seed: int, recorded: Sequence[UnitSeconds] = (), cores: int = 2, job
         for number in range(jobs)
     )
     return Mix({"core": cores, "device:cpu": 1}, made)
+
+
+def hosts_mix(seed: int, recorded: Sequence[UnitSeconds] = ()) -> Mix:
+    """Return a random mix as `gpu_mix` makes it, with one to six further hosts on which builds may run.
+
+    Their speeds differ by up to four times, their networks delay a build by up to half a second; every third joins
+    late, and every third leaves early.
+    """
+    mix = gpu_mix(seed, recorded)
+    rng = np.random.default_rng((seed, 1))
+    hosts = []
+    for number in range(int(rng.integers(1, 7))):
+        joins_s = float(rng.uniform(0.0, 100.0)) if rng.random() < 1 / 3 else 0.0
+        leaves_s = joins_s + float(rng.uniform(20.0, 200.0)) if rng.random() < 1 / 3 else math.inf
+        cores, speed, delay_s = int(rng.choice([2, 4, 8])), float(rng.uniform(0.4, 1.6)), float(rng.uniform(0.0, 0.5))
+        hosts.append(MockHost(f"host{number}", cores, speed, delay_s, joins_s, leaves_s))
+    jobs = tuple(replace(job, chains=tuple(map(_roaming, job.chains))) for job in mix.jobs)
+    return replace(mix, jobs=jobs, hosts=tuple(hosts))
+
+
+def _roaming(chain: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple(replace(step, roams=step.kind == "build") for step in chain)
 
 
 def submission(job: MockJob) -> JobSubmitted:

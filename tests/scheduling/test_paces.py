@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from tunery.domain import HERE
-from tunery.runtime.hosts.paces import Paces
+from tunery.scheduling.paces import HostLoad, Paces
 
 HOSTS = ("here", "near", "far")
 
@@ -12,8 +12,18 @@ def shares(paces: Paces, builds: int, builders: int = 2) -> Counter[str]:
     """Where builds go that are all asked for at once."""
     asked = Counter[str]()
     for _ in range(builds):
-        asked[paces.first_free(HOSTS, lambda host: asked[host] / builders)] += 1
+        loads = {host: HostLoad(builders, max(0, builders - asked[host]), max(0, asked[host] - builders))
+                 for host in HOSTS}  # fmt: skip
+        asked[paces.first_free(loads)] += 1
     return asked
+
+
+def slow(host: str, times: float) -> Paces:
+    paces = Paces(named=lambda *_: None)
+    for _ in range(20):
+        for one in HOSTS:
+            paces.built(one, times if one == host else 1.0)
+    return paces
 
 
 def test_hosts_that_nothing_is_known_of_get_equal_shares() -> None:
@@ -75,3 +85,20 @@ def test_this_machine_is_named_without_the_advice_to_check_a_host(caplog: pytest
         paces.built("near", 1.0)
     assert HERE in caplog.text
     assert "hosts check" not in caplog.text
+
+
+def test_a_build_waits_for_a_fast_host_only_as_long_as_a_slow_one_would_take() -> None:
+    paces = slow("far", 4.0)
+    assert paces.first_free({"here": HostLoad(2, 0, 3), "far": HostLoad(8, 8)}) == "here"
+    assert paces.first_free({"here": HostLoad(2, 0, 9), "far": HostLoad(8, 8)}) == "far"
+
+
+def test_a_host_with_room_is_given_what_waits_elsewhere() -> None:
+    paces = Paces()
+    loads = {"here": HostLoad(2, 0, 3), "near": HostLoad(2, 0, 1), "far": HostLoad(2, 2)}
+    assert paces.overdue(loads) == "here"
+    assert paces.overdue(loads | {"here": HostLoad(2, 0)}) == "near"
+    assert paces.overdue(loads | {"far": HostLoad(2, 0)}) is None, "it has no room"
+    assert paces.overdue(loads | {"far": HostLoad(2, 1, 1)}) is None, "what waits there takes it"
+    assert slow("far", 4.0).overdue(loads) is None, "it would take longer there"
+    assert slow("far", 2.0).overdue(loads) == "here"

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tunery.domain import HERE
@@ -21,11 +21,29 @@ class _Seen:
     named: bool = False
 
 
-class Paces:
-    """What a build takes on each host, as a moving mean, and how often hosts were lost with builds."""
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """How many builds a host makes at a time, how many could begin there now, and how many wait for it."""
 
-    def __init__(self) -> None:
+    builders: int
+    free: int
+    waiting: int = 0
+
+
+def _warn(host: str, said: str) -> None:
+    advice = "" if host == HERE else f"; see `tunery hosts check {host}`"
+    _log.warning("host %s: %s%s", host, said, advice, extra={"host": host})
+
+
+class Paces:
+    """What a build takes on each host, as a moving mean, and how often hosts were lost with builds.
+
+    `named` hears of a host that becomes slow or unsteady, and how: by default it is written to the log.
+    """
+
+    def __init__(self, named: Callable[[str, str], None] = _warn) -> None:
         self._seen: dict[str, _Seen] = {}
+        self._named = named
 
     def built(self, host: str, wall_s: float) -> None:
         """Take in that a build has ended."""
@@ -51,12 +69,32 @@ class Paces:
         slower = seen.mean_s / min(known) if seen.builds >= _ENOUGH and min(known) > 0 else 1.0
         return min((slower if slower >= _SLOW else 1.0) * math.pow(2.0, seen.losses), _MOST)
 
-    def first_free(self, hosts: Sequence[str], asked: Callable[[str], float]) -> str:
-        """Return the host where another build would end first; `asked` is how many there are for each of its builders.
+    def first_free(self, loads: Mapping[str, HostLoad]) -> str:
+        """Return the host where another build would end first; of equals the one with most room for its size.
 
-        Where all are equally fast, that is the host of which the least is asked.
+        Raises:
+            ValueError: there is no host.
         """
-        return min(hosts, key=lambda host: self.pace(host) * (1 + asked(host)))
+
+        def rank(host: str) -> tuple[float, float]:
+            load = loads[host]
+            return self._ends(host, load, load.waiting + 1), (load.waiting - load.free) / load.builders
+
+        return min(loads, key=rank)
+
+    def overdue(self, loads: Mapping[str, HostLoad]) -> str | None:
+        """Return the host of which a build that waits would end sooner on another one, which has room for it now.
+
+        None where there is none; of several, the one where the last build would end last.
+        """
+        open_s = min((self.pace(host) for host, load in loads.items() if load.free > load.waiting), default=math.inf)
+        full = [host for host, load in loads.items() if load.waiting and load.free <= 0]
+        ends = {host: self._ends(host, loads[host], loads[host].waiting) for host in full}
+        return max((host for host in full if ends[host] > open_s), key=ends.__getitem__, default=None)
+
+    def _ends(self, host: str, load: HostLoad, place: int) -> float:
+        """Return when the build at a place in a host's queue, 1 for the next, would end, in builds of the fastest."""
+        return self.pace(host) * (1.0 + max(0, place - load.free) / load.builders)
 
     def remark(self, host: str) -> str:
         """Say what is wrong with a host that is given less; "" for all others."""
@@ -66,9 +104,8 @@ class Paces:
         return f"{why}: it is given fewer"
 
     def _name(self, host: str, seen: _Seen) -> None:
-        """Name a host in the log when it becomes slow or unsteady."""
+        """Name a host when it becomes slow or unsteady."""
         said = self.remark(host)
         if said and not seen.named:
-            advice = "" if host == HERE else f"; see `tunery hosts check {host}`"
-            _log.warning("host %s: %s%s", host, said, advice, extra={"host": host})
+            self._named(host, said)
         seen.named = bool(said)
