@@ -32,9 +32,11 @@ from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
+from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import add_host
 from tunery.runtime.hosts.workers import MEASURER
 from tunery.runtime.runtime import Runtime
+from tunery.service.machines import machines
 from tunery.service.manager import JobManager
 from tunery.service.session import Session, tune
 from tunery.store import open_store
@@ -69,6 +71,8 @@ def test_both_hosts_build_and_one_measures(tmp_path: Path) -> None:
     with runtimes() as made:
         report = run_in(tmp_path, "fake:apart?tasks=2&build_s=0.2", "80trials")
     assert report.job.state is JobState.DONE
+    # A host that nobody added by its name, such as a node of Ray, is listed where a job runs on it.
+    assert [machine.name for machine in machines(host_facts(), (), made[0].dispatch, made)] == [HERE, FAR]
     assert builds(made[0])[HERE] > 0
     assert builds(made[0])[FAR] > 0
     assert {span.worker.partition("/")[0] for span in made[0].dispatch.spans if span.kind != "build"} == {HERE}

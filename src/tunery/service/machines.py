@@ -41,7 +41,8 @@ class Machine:
 def machines(
     ours: HostFacts, added: Sequence[AddedHost], dispatch: Dispatch, runtimes: Collection[Runtime]
 ) -> list[Machine]:
-    """Return how this machine stands (`ours` is what it says of itself), then the added hosts, by name."""
+    """Return how this machine stands (`ours` is what it says of itself), then the added hosts, then others that jobs
+    run on, such as nodes of Ray."""
     free = dispatch.scheduler.snapshot().free
     queue = Counter(stage_id.rpartition("-")[0] for stage_id in dispatch.waiting)
     resources = dispatch.queues()
@@ -51,7 +52,9 @@ def machines(
         psutil.virtual_memory().available, psutil.getloadavg()[0], True, dict(queue), _device_queue(HERE, resources),
         "", _fingerprints(ours.devices),
     )  # fmt: skip
-    return [here, *(_added(host.name, runtimes, free, resources) for host in added)]
+    names = dict.fromkeys([host.name for host in added])
+    names.update(dict.fromkeys(name for runtime in runtimes for name in runtime.engine.hosts if name != HERE))
+    return [here, *(_added(name, runtimes, free, resources) for name in names)]
 
 
 def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int], resources: Mapping[str, int]) -> Machine:
