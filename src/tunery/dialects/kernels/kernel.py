@@ -80,7 +80,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Change:
-    """What is written to an input before each of many calls, so that no two of them have the same input.
+    """What is written to an input before each of many calls; with other values no two of them have the same input.
 
     Call after call another of the `places`, which are distinct, gets its value of the first row of `values`; then, one
     by one, that of the second, what it held before; and so on in turn.
@@ -172,7 +172,8 @@ class BuiltKernel(Kernel):
             self._check_memory()
         changed = not self._changed and bool(self.varied)
         self._restore()
-        change, before_s = self._changes(calls) if changed else None, self.worked_s()
+        change = self._changes(calls, changed=changed) if self.varied else None
+        before_s = self.worked_s()
         elapsed_s = self.call(calls, change)
         self._changed = changed
         worked_s = elapsed_s if before_s is None else (self.worked_s() or 0.0) - before_s
@@ -201,12 +202,12 @@ class BuiltKernel(Kernel):
         """The inputs that hold other numbers each time."""
         return [one for one in self._spec.inputs if one.fill.varies]
 
-    def _changes(self, calls: int) -> Change:
-        """Return what changes an input before each of so many calls."""
+    def _changes(self, calls: int, *, changed: bool) -> Change:
+        """Return what is written to an input before each of so many calls: other values, or, as often, its own."""
         name = self.varied[0].name
         array = self._given[name].reshape(-1)
         places = np.unique(self._turn.integers(array.size, size=min(calls, MOST_CHANGES)))
-        others = array[self._turn.integers(array.size, size=places.size)]
+        others = array[self._turn.integers(array.size, size=places.size)] if changed else array[places]
         return Change(name, places, np.stack([others, array[places]]))
 
     def _check_work(self, seconds: float, calls: int, *, changed: bool) -> None:
