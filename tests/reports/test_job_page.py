@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ from tunery import Tuned
 from tunery.cli.app import app
 from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import Request
-from tunery.reports.job import COMPARED, STAGES, JobView, host_seconds, job_view, stages_payload, view_of
+from tunery.reports.job import ANSWER, COMPARED, STAGES, JobView, host_seconds, job_view, stages_payload, view_of
 from tunery.reports.page import job_page
 from tunery.reports.svg import curve_plot, gantt_plot
 from tunery.service.session import Session
@@ -88,6 +89,22 @@ def test_operators_come_by_their_share_and_know_onnx_runtime() -> None:
     assert view.operators[2].note == "not reached"
     assert (view.whole_s, view.onnxruntime_s) == (7.5, 9.0)
     assert "1.20x" in job_page(view)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "known"),
+    [
+        ("compile", {"latency_s": 7.5, "onnxruntime_s": 9.0}, (7.5, 9.0)),
+        ("bench", {"latency_s": {"tunery": {"median": 7.5}, "onnxruntime": {"median": 9.0}}}, (7.5, 9.0)),
+        ("measure", {"latency_s": 7.5}, (None, None)),
+    ],
+)
+def test_only_what_is_of_a_whole_network_is_told_as_its_latency(
+    kind: str, answer: Mapping[str, Any], known: tuple[float | None, float | None]
+) -> None:
+    view = view_of(replace(job(), request={"kind": kind}), [], [event(ANSWER, answer)])
+    assert (view.whole_s, view.onnxruntime_s) == known
+    assert view.job in job_page(view)
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------

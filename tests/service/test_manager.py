@@ -348,6 +348,9 @@ def test_a_small_machine_runs_few_long_jobs_at_once_and_answers_others_meanwhile
             assert [(await room.wait(job)).state for job in (other, quick)] == [JobState.DONE] * 2
             states = Counter(store.job(job).state for job in jobs)
             assert states == {JobState.RUNNING: places, JobState.QUEUED: 2}
+            room.dispatch.add({"far/core": 1})
+            await room.recover()
+            assert all((shown := room.progress(job)) is None or shown.phase != "queued" for job in jobs)
             for job in jobs:
                 await room.cancel(job)
             expect_whole(room)

@@ -88,6 +88,16 @@ def test_a_job_that_goes_on_knows_who_has_had_a_first_share_and_trials_are_split
     assert (share.dialect, share.budget.trials) == ("b", 32)
 
 
+def test_every_share_of_few_trials_has_one_at_least() -> None:
+    split = BudgetSplit(Budget(trials=2), "standard", {"a": 1, "b": 1, "c": 1}, standing(0.0))
+    first = split.next(standing(0.0))
+    assert first is not None
+    split.took(first, standing(1.0, 1, a=1.0), tried=True)
+    second = split.next(standing(1.0, 1, a=1.0))
+    assert second is not None
+    assert (second.dialect, second.budget.trials) == ("b", 2)
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -152,6 +152,7 @@ def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(
         parts = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
         log = next(part["data"] for part in parts if part["name"] == "log")
     assert sum("wrong-result" in line["text"] for line in log) == failed
+    assert sum(line["text"].startswith("done") for line in log) == 1
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
     there = command("jobs", "log", done["id"], "--server", site.url)
     assert there == command("jobs", "log", done["id"])

@@ -1,6 +1,7 @@
 """Single candidates over HTTP: verified and timed, or refused; and no kernel that cheats gets a time."""
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,10 @@ def test_only_who_may_run_code_sends_a_kernel(serve: Serve) -> None:
             sent = kernel(HONEST)
             sent["kernel"]["files"][name] = ""
             await measured(developer, sent, 422)
+        for sent in (kernel("\ud800"), {**FAKE, "candidate": "\ud800"}):
+            half = {"content": json.dumps(sent), "headers": {"Content-Type": "application/json"}}
+            answer = await developer.post("/v1/measurements", **half)
+            assert answer.status_code == 422, "half of a character cannot be written"
         weaker = await developer.post("/v1/accounts/dev/tokens", json={"role": "user"})
         await measured(site.client(weaker.json()["token"]), kernel(HONEST), 403)
         assert (await developer.post("/v1/accounts/dev/tokens", json={"role": "admin"})).status_code == 403

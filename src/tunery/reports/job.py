@@ -103,11 +103,12 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
     """Return the view of a job from its status, its measurements (oldest first) and its events."""
     request, reached = status.request, reached_of(status.tasks)
     latest = {event.kind: event.payload for event in events}
-    whole_s, theirs_s, theirs = _compared(latest)
+    kind = str(request.get("kind", "tune"))
+    whole_s, theirs_s, theirs = _compared(kind, latest)
     after_s = total(reached, "best_s") if reached else None
     operators = sorted((_operator(task, after_s, theirs) for task in status.tasks), key=_by_share)
     return JobView(
-        status.job_id, str(request.get("kind", "tune")), str(request.get("name", "")), str(request.get("model", "")),
+        status.job_id, kind, str(request.get("name", "")), str(request.get("model", "")),
         str(request.get("target", "")), status.state.value, status.message, status.created_at, status.updated_at,
         status.spend, total(reached, "baseline_s") if reached else None, after_s, whole_s, theirs_s,
         tuple(_curve(status, trials)), tuple(operators), tuple(_stages(events)), latest.get(ANSWER, {}),
@@ -129,12 +130,18 @@ def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float
     )  # fmt: skip
 
 
-def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, float | None, Mapping[str, float]]:
-    """Return the latencies of a compiled file and of ONNX Runtime, and its latencies by operator, as far as known."""
-    if bench := latest.get(COMPARED):
+def _compared(
+    kind: str, latest: Mapping[str, Mapping[str, Any]]
+) -> tuple[float | None, float | None, Mapping[str, float]]:
+    """Return the latencies of a compiled file and of ONNX Runtime, and its latencies by operator, as far as known.
+
+    Answers of other kinds of jobs than `bench` and `compile` have latencies of something else, or none.
+    """
+    answer = latest.get(ANSWER, {})
+    if bench := answer if kind == "bench" else latest.get(COMPARED):
         medians = {name: spread.get("median") for name, spread in bench.get("latency_s", {}).items()}
         return medians.get("tunery"), medians.get("onnxruntime"), bench.get("onnxruntime", {})
-    made = latest.get(COMPILED) or latest.get(ANSWER) or {}
+    made = answer if kind == "compile" else latest.get(COMPILED, {})
     return made.get("latency_s"), made.get("onnxruntime_s"), {}
 
 

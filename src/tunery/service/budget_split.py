@@ -88,15 +88,15 @@ def _used(whole: Budget, spend: Spend) -> float:
 
 
 def _after(whole: Budget, spend: Spend, share: float) -> Budget:
-    """Return the limits when a share of the whole has been used on top of what was spent."""
+    """Return the limits when a share of the whole, one trial at least, has been used on top of what was spent."""
 
     def limit(most: float | None, spent: float | None) -> float | None:
         return None if most is None else min(most, (spent or 0.0) + share * most)
 
-    trials = limit(whole.trials, spend.trials)
+    trials = whole.trials and min(whole.trials, spend.trials + max(round(share * whole.trials), 1))
     return replace(
         whole, seconds=limit(whole.seconds, spend.wall_s), money=limit(whole.money, spend.money),
-        joules=limit(whole.joules, spend.joules), trials=None if trials is None else max(round(trials), 1),
+        joules=limit(whole.joules, spend.joules), trials=trials,
     )  # fmt: skip
 
 

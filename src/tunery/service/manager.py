@@ -175,6 +175,7 @@ class JobManager:
         new = [one for one in found if one[0] not in self._entries]
         for job_id, request, claim in new:
             self._enter(job_id, request, claim, found_s=time.monotonic())
+        self._start_next()  # hosts that have joined since the last look bring places
         return [job_id for job_id, _, _ in new]
 
     async def resume(self, job_id: str) -> None:
@@ -640,7 +641,7 @@ class JobManager:
             return await self._work(job, claim)
 
         if not several:
-            return await turn(sides.first, request, status, began, notify)
+            return await turn(sides.first, sides.first.request, status, began, notify)
         status = await tune_in_turns(sides, request, status, began, notify, turn)
         if status.state is not JobState.RUNNING:
             return status
@@ -661,7 +662,7 @@ class JobManager:
         try:
             undelivered = await deliver(account)
         finally:
-            self.dispatch.end(job_id)
+            await self._keep_stages(job_id, self.dispatch.end(job_id))
             with suppress(StoreError, UsageError):  # the first error is the one to tell
                 await self._close(account, runtime, job_id, time.monotonic() - began)
         stored = await self.store.read(lambda store: store.job(job_id))

@@ -15,6 +15,7 @@ _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Role = Literal["reader", "user", "developer", "admin"]
 JobKind = Literal["tune", "compile", "bench", "query", "extract", "calibrate", "collect"]
 _FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
+_Text = Annotated[str, Field(max_length=1 << 18)]  # a bounded text is checked to be Unicode, an unbounded one is not
 _Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _Shape = Annotated[list[_Extent], Field(max_length=32)]
 
@@ -72,7 +73,7 @@ class KernelIn(_Body):
     """A kernel of one's own: the text of its file, and the sources that this names. It needs the role developer."""
 
     description: str = Field(max_length=1 << 17, description="TOML as in `tunery tune mykernel.toml`, or T1.")
-    files: dict[_FileName, str] = Field(default_factory=dict, max_length=16)
+    files: dict[_FileName, _Text] = Field(default_factory=dict, max_length=16)
 
 
 class MeasurementIn(_Body):
@@ -81,7 +82,7 @@ class MeasurementIn(_Body):
     model: str = Field("", max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`.")
     kernel: KernelIn | None = None
     task: str = Field("", pattern="^[0-9a-f]{0,16}$", description="The task's key, or its start; of one task: empty.")
-    candidate: dict[str, Any] | list[Any] | str = Field(
+    candidate: dict[str, Any] | list[Any] | _Text = Field(
         "", description='A record\'s candidate; of a kernel `{"parameters": {…}}`. Empty: the default alone.'
     )
     shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000)
@@ -98,10 +99,10 @@ class MeasurementIn(_Body):
 
 
 class MeasurementOut(BaseModel):
-    """A measurement as it stands: `ahead` of the account's jobs begin before it, `waiting` stages of all wait.
+    """A measurement as it stands: `ahead` counts the account's jobs that begin before it.
 
-
-    The `result` has a time only where the outcome is `ok`.
+    `waiting` counts the stages of all jobs that wait for a device. The `result` has a time only where the outcome is
+    `ok`.
     """
 
     id: str

@@ -94,7 +94,8 @@ async def import_(asked: RecordsIn, service: TheService, caller: Developer) -> R
     digest = asked.blob.removeprefix("sha256:")
     await service.store.read(lambda store: store.accounts.upload(caller.account.name, digest))
     try:
-        taken = await service.store.read(lambda store: import_into(store, blob_path(service.files, digest)))
+        async with service.record_import:
+            taken = await service.store.read(lambda store: import_into(store, blob_path(service.files, digest)))
     except StoreError as error:
         raise RefusedError(422, "records", str(error).replace(str(service.files), "")) from error
     return RecordsTaken(**plain(taken))

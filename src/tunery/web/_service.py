@@ -1,6 +1,7 @@
 """What every request has at hand: the manager, the uploads, and who asks."""
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -26,12 +27,14 @@ class Service:
     """One running service: `files` is the directory of uploads and of what is delivered.
 
     A `local` one is for the user who runs it, and for nobody else: it needs no token, and may name files of theirs.
+    One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
     """
 
     manager: JobManager
     files: Path
     hub: Hub
     local: bool = False
+    record_import: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def store(self) -> AsyncStore:

@@ -140,11 +140,13 @@ def job_row(status: JobStatus) -> dict[str, Any]:
 def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
     """Yield what happened to a job, oldest first; what it answers is shown elsewhere."""
     yield {"at": at(status.created_at).isoformat(), "text": "submitted"}
+    told = ""
     for event in events:
         if event.kind == "state":
+            told = str(event.payload.get("state", ""))
             said = ": ".join(str(event.payload[name]) for name in ("state", "message") if event.payload.get(name))
             yield {"at": at(event.created_at).isoformat(), "text": said}
-    if status.state in AT_REST:
+    if status.state in AT_REST and told != status.state.value:  # a service forgets old events
         yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
 
 
