@@ -42,6 +42,18 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         pass
 
 
+def test_many_members_are_read_where_they_lie(tmp_path: Path) -> None:
+    """More than a file for the most shapes and targets has."""
+    with new_archive(tmp_path / "net") as writer:
+        for number in range(300):
+            with writer.member(f"{number}/network.so") as member:
+                member.write(bytes([number % 256]) * 37 * number)
+        writer.finish({"dialect": "fake"})
+    with open_archive(tmp_path / "net") as opened:
+        for number in (0, 1, 299):
+            assert bytes(opened.map(f"{number}/network.so")) == bytes([number % 256]) * 37 * number
+
+
 def test_the_same_content_is_the_same_file(tmp_path: Path) -> None:
     assert archive(tmp_path / "one").read_bytes() == archive(tmp_path / "two").read_bytes()
 

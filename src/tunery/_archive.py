@@ -335,6 +335,7 @@ class ArchiveWriter:
         with self._zip.open(info, "w", force_zip64=True) as file:
             writer = MemberWriter(file)
             yield writer
+        info.extra = b""  # the directory, which is bounded, goes without the padding
         self._members[name] = {"bytes": writer.size, "sha256": writer.sha256.hexdigest()}
 
     def finish(self, manifest: Mapping[str, Any]) -> None:

@@ -168,6 +168,16 @@ done.append(1)
 [thread.join() for thread in threads]
 assert right(*one)
 """
+WITHIN = """
+several, found = [], []  # called by what another library does before a fork, behind ours
+os.register_at_fork(before=lambda: found.append([right(*one) for one in several]))
+several.append(opened())
+child = os.fork()
+if not child:
+    os._exit(0 if right(*several[0]) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert found == [[True]] and right(*several[0])
+"""
 ALONE = """
 several = [opened(1) for _ in range(2)]
 before = tasks()
@@ -185,6 +195,7 @@ assert tasks() > before and right(*wide) and right(*several[0])
 CASES = {
     "together": (TOGETHER, 100), "short": (SHORT, 100), "unloaded": (UNLOADED, 30), "idle": (IDLE, 1),
     "failing": (FAILING, 1), "forked": (FORKED, 1), "at work": (AT_WORK, 10), "alone": (ALONE, 1),
+    "within": (WITHIN, 1),
 }  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def _write(parts: Sequence[_Part], free: Sequence[_Part], made: ArchiveWriter) -
     others = {WEIGHTS, LIBRARY, SEGMENTS}
     others |= {name for part in parts for name in part.archive.manifest.get(FILES, {}).values()}
     for part in free:
-        for name in part.archive.sizes.keys() - others:
+        for name in sorted(part.archive.sizes.keys() - others):
             made.copy(part.archive, name)
         entries.append({name: value for name, value in part.archive.manifest.items() if name != MEMBERS})
     if len(entries) == 1:

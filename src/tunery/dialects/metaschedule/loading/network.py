@@ -58,7 +58,7 @@ class TvmNetwork(CompiledNetwork):
         self._idle: SimpleQueue[_Context] = SimpleQueue()
         self._idle.put(self._new_context(self._segments))
         self.begin_anew()
-        _networks.add(self)
+        _forks.watch(self)
 
     def _new_context(self, segments: SegmentCalls) -> "_Context":
         context = _Context(self._library, self.inputs, len(self.outputs), self._weights, segments)
@@ -92,7 +92,7 @@ class TvmNetwork(CompiledNetwork):
             raise WorkError("the network is at work for this very thread; call it when the signal's handler is done")
         try:
             self._at_work.add(thread)
-            while _forks.under_way:
+            while _forks.threads and thread not in _forks.threads:
                 self._at_work.discard(thread)
                 _forks.done.wait()
                 self._at_work.add(thread)
@@ -248,38 +248,45 @@ class _Outputs:
         return [library.view(one).copy() for one in tensors]
 
 
-_networks: "weakref.WeakSet[TvmNetwork]" = weakref.WeakSet()
-
-
 class _Forks:
     """Has a process fork between calls: in one it may hold a lock of TVM's memory, which the child would wait for."""
 
     def __init__(self) -> None:
         self._one = threading.RLock()  # a signal's handler may fork while its thread is about to
-        self.under_way = 0
+        self.threads: list[int] = []  # the one that forks, as often as it does; it may call a network meanwhile
+        self._networks: weakref.WeakSet[TvmNetwork] = weakref.WeakSet()
         self.done = threading.Event()
+
+    def watch(self, network: TvmNetwork) -> None:
+        """Have forks wait for a network's calls from now on."""
+        with self._one:  # while no fork looks through them
+            self._networks.add(network)
 
     def begin(self) -> None:
         """Wait for the calls of other threads, and have further ones wait."""
         self._one.acquire()
-        self.under_way += 1
+        self.threads.append(threading.get_ident())
         self.done.clear()
         until = time.monotonic() + _PATIENCE_S
-        while any(network.is_called_by_others() for network in list(_networks)) and time.monotonic() < until:
+        while any(network.is_called_by_others() for network in list(self._networks)) and time.monotonic() < until:
             time.sleep(1e-4)
 
     def end(self) -> None:
         """Let calls go on, in the parent."""
-        self.under_way -= 1
-        if not self.under_way:
+        if threading.get_ident() not in self.threads:
+            return  # a signal has ended `begin` while another thread was forking
+        self.threads.pop()
+        if not self.threads:
             self.done.set()
         self._one.release()
 
     def begin_anew(self) -> None:
         """Let calls begin in the child, which has none of its parent's."""
+        networks = list(self._networks)
         self.__init__()  # type: ignore[misc]
-        for network in list(_networks):
+        for network in networks:
             network.begin_anew()
+            self.watch(network)
 
 
 _forks = _Forks()

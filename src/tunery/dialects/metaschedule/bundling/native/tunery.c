@@ -48,7 +48,7 @@ typedef struct {
   void *mapped;
   size_t mapped_bytes;
   TVMFFIObjectHandle library, machine, call;
-  TVMFFIObjectHandle configure, item, size_of;
+  TVMFFIObjectHandle configure, item;
   int segment_count;
   size_t segment_bytes[MOST_SEGMENTS];
   size_t model_bytes; /* of what ONNX Runtime runs whole; 0: there is code */
@@ -320,6 +320,14 @@ static int check_code(const part *part, const char *path) {
   return 0;
 }
 
+static void unload(part *part) {
+  TVMFFIObjectHandle *held[] = {&part->call, &part->configure, &part->item, &part->machine, &part->library};
+  for (size_t at = 0; at < sizeof held / sizeof *held; ++at) {
+    if (*held[at]) TVMFFIObjectDecRef(*held[at]);
+    *held[at] = NULL;
+  }
+}
+
 static int load(part *part, const char *path) {
   TVMFFIObjectHandle open_module = global("ffi.ModuleLoadFromFile");
   TVMFFIAny result, argument = text_of(path);
@@ -352,8 +360,7 @@ static int load(part *part, const char *path) {
   part->call = member(part->machine, "bound");
   part->configure = global("runtime.config_threadpool");
   part->item = global("ffi.ArrayGetItem");
-  part->size_of = global("ffi.ArraySize");
-  if (!part->call || !part->configure || !part->item || !part->size_of)
+  if (!part->call || !part->configure || !part->item)
     return fail_of_tvm("TVM's runtime library is not complete; copy the whole bundle");
   return 0;
 }
@@ -404,8 +411,10 @@ static int get_ready(part *part) {
     if (!part->segments) return fail("%s", why);
   }
   if (!whole && (path_in(path, sizeof path, part->directory, part->number, "network.so") || check_code(part, path) ||
-                 load(part, path)))
+                 load(part, path))) {
+    unload(part); /* what a further try would load again */
     return FAILED;
+  }
   part->ready = 1;
   return 0;
 }
@@ -628,9 +637,7 @@ static void free_tensors(tensor *tensors, int count) {
 }
 
 static void close_part(part *part) {
-  TVMFFIObjectHandle held[] = {part->call, part->configure, part->item, part->size_of, part->machine, part->library};
-  for (size_t at = 0; at < sizeof held / sizeof *held; ++at)
-    if (held[at]) TVMFFIObjectDecRef(held[at]);
+  unload(part);
   tunery_segments_close(part->segments);
   free_tensors(part->input, part->inputs);
   free_tensors(part->output, part->outputs);
