@@ -1,5 +1,6 @@
 """Operators imported by our own rules compute what ONNX Runtime computes, also at the edges of their definitions."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,11 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
     ("TopK", 17, TIES, [np.array([3])], 2, {"axis": 1}),
     ("TopK", 17, TIES, [np.array([2])], 2, {"axis": 1, "largest": 0}),
     ("TopK", 17, TIES.astype(np.float32), [np.array([1])], 2, {"axis": 0}),
+    ("TopK", 17, TIES, [np.array([4])], 2, {"sorted": 0}),
     ("TopK", 17, np.where(np.isnan(EDGES), 2, EDGES), [np.array([4])], 2, {}),
     ("MeanVarianceNormalization", 13, FAR, [], 1, {"axes": [0, 2, 3]}),
     ("MeanVarianceNormalization", 13, FAR, [], 1, {"axes": [1]}),
+    ("MeanVarianceNormalization", 8, FAR, [], 1, {"across_channels": 1}),
     ("GroupNormalization", 18, FAR - 290, [far(3), far(3)], 1, {"num_groups": 3}),
     ("GroupNormalization", 21, FAR - 290, [far(6), far(6)], 1, {"num_groups": 3}),
     ("RMSNormalization", 23, FAR, [np.ones(FAR.shape, np.float32)], 1, {"axis": 0}),
@@ -59,28 +62,37 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+@pytest.mark.parametrize(("keep", "elsewhere"), [(0, {}), (1, {}), (1, {"Equal comparison": "it is faster there"})])
 @pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
 def test_an_extreme_that_is_compared_may_be_infinite(
-    operator: str, keep: int, dialect: Dialect, target: Target, tmp_path: Path
+    operator: str,
+    keep: int,
+    elsewhere: dict[str, str],
+    kind: Any,
+    dialect: Dialect,
+    target: Target,
+    tmp_path: Path,
 ) -> None:
-    end = np.float32(-np.inf if operator == "ReduceMax" else np.inf)
-    x = np.stack([np.full((3, 4), end), np.full((3, 4), np.finfo(np.float32).min), np.ones((3, 4))]).astype(np.float32)
+    low, high = (-np.inf, np.inf) if kind is np.float32 else (np.iinfo(kind).min, np.iinfo(kind).max)
+    finite = np.finfo(np.float32).min if kind is np.float32 else -7
+    end = np.array(low if operator == "ReduceMax" else high, kind)
+    x = np.stack([np.full((3, 4), value, kind) for value in (end, finite, 1)])
     constants = [numpy_helper.from_array(np.array([2]), "axes"), numpy_helper.from_array(end, "end")]
     graph = helper.make_graph(
         [
             helper.make_node(operator, ["x", "axes"], ["y"], keepdims=keep),
-            helper.make_node("Equal", ["y", "end"], ["z"]),
+            helper.make_node("Equal", ["y", "end"], ["z"], "comparison"),
         ],
         "extreme",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
         [onnx.ValueInfoProto(name=name) for name in ("y", "z")],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), tmp_path / "one.onnx")
-    network = prepare(str(tmp_path / "one.onnx"), {}, tmp_path)
-    assert not dialect.compile(network, target, {}, tmp_path / "one.tunery").elsewhere
+    network = replace(prepare(str(tmp_path / "one.onnx"), {}, tmp_path), elsewhere=elsewhere)
+    assert len(dialect.compile(network, target, {}, tmp_path / "one.tunery").elsewhere) == len(elsewhere)
     y, z = dialect.load_network(tmp_path / "one.tunery")(x)
     reduced = (np.max if operator == "ReduceMax" else np.min)(x, axis=2, keepdims=bool(keep))
     np.testing.assert_array_equal(y, reduced)
@@ -111,7 +123,8 @@ def test_it_computes_what_onnx_runtime_does(
     onnx.save(model, path)
     network = prepare(str(path), {}, tmp_path)
     compiled = dialect.compile(network, target, {}, tmp_path / "one.tunery")
-    assert bool(compiled.elsewhere) == (operator == "Det" and x.shape[-1] > 3)
+    left = (operator == "Det" and x.shape[-1] > 3) or "across_channels" in attributes or "sorted" in attributes
+    assert bool(compiled.elsewhere) == left
     for ours, theirs in zip(dialect.load_network(tmp_path / "one.tunery")(x), wanted, strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)

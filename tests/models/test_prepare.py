@@ -187,3 +187,20 @@ def test_what_is_prepared_can_be_optimised_again(tmp_path: Path) -> None:
     path = save(model(nodes, {"x": (1, 3, 4)}, {"y": (1, 3, 4)}, constants), tmp_path / "m.onnx")
     prepared = onnx.load(frontends.prepare(path, {}, tmp_path).path)
     assert not any(tensor.name.startswith("gemm_") for tensor in prepared.graph.initializer)
+
+
+def test_a_prepared_model_may_be_a_part_of_another(tmp_path: Path) -> None:
+    constants = {"w": np.ones((4, 5), np.float32), "b": np.ones(5, np.float32)}
+    product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    first = save(model(product, {"x": (1, 3, 4)}, {"y": (1, 3, 5)}, constants), tmp_path / "first.onnx")
+    whole = onnx.load(frontends.prepare(first, {}, tmp_path).path)
+    whole.graph.node.add(op_type="Tanh", input=["y"], output=["t"])
+    whole.graph.node.add(op_type="MatMul", input=["t", "v"], output=["q"])
+    whole.graph.node.add(op_type="Add", input=["q", "c"], output=["z"])
+    values = {"v": np.ones((5, 2), np.float32), "c": np.ones(2, np.float32)}
+    whole.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
+    whole.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, (1, 3, 2)))
+    path = save(whole, tmp_path / "whole.onnx")
+    x = np.random.default_rng(1).standard_normal((1, 3, 4)).astype("float32")
+    again = frontends.prepare(path, {}, tmp_path)
+    np.testing.assert_allclose(run(again.path, {"x": x})[0], run(path, {"x": x})[0], rtol=1e-5)

@@ -24,6 +24,9 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any], list[str]]] = [
     ("FusedMatMul", [SQUARE, SQUARE[0, 0]], {"alpha": 0.25}, ["MatMul", "Mul"]),
     ("FusedMatMul", [SQUARE, SQUARE], {"transB": 1}, ["FusedMatMul"]),
     ("QuickGelu", [SQUARE], {"alpha": 1.5}, ["Mul", "Sigmoid", "Mul"]),
+    ("QuickGelu", [SQUARE.astype(np.float64)], {}, ["QuickGelu"]),
+    ("FusedMatMul", [SQUARE.astype(np.float64), SQUARE[0, 0].astype(np.float64)], {"alpha": 0.25}, ["FusedMatMul"]),
+    ("QuickGelu", [SQUARE.astype(np.float16)], {}, ["QuickGelu"]),
 ]  # fmt: skip
 
 
@@ -31,12 +34,12 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any], list[str]]] = [
 def test_its_parts_compute_the_same(
     operator: str, values: list[np.ndarray], attributes: dict[str, Any], parts: list[str], tmp_path: Path
 ) -> None:
-    names = [f"v{number}" for number in range(len(values))]
+    names, kind = [f"v{number}" for number in range(len(values))], helper.np_dtype_to_tensor_dtype(values[0].dtype)
     graph = helper.make_graph(
         [helper.make_node(operator, names, ["y"], domain="com.microsoft", **attributes)],
         "fused",
-        [helper.make_tensor_value_info("v0", onnx.TensorProto.FLOAT, values[0].shape)],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * values[0].ndim)],
+        [helper.make_tensor_value_info("v0", kind, values[0].shape)],
+        [helper.make_tensor_value_info("y", kind, [None] * values[0].ndim)],
         [numpy_helper.from_array(value, name) for value, name in zip(values[1:], names[1:], strict=True)],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]

@@ -92,7 +92,11 @@ def _rename_new(result: onnx.ModelProto, model: onnx.ModelProto) -> None:
     """Give constants that the optimiser made other names: run again on its own file, it makes some of the same name."""
     known = {name for graph in graphs(model.graph) for node in graph.node for name in (*node.input, *node.output)}
     known |= {one.name for one in (*model.graph.initializer, *model.graph.output)}
-    new = {tensor.name: f"folded_{tensor.name}" for tensor in result.graph.initializer if tensor.name not in known}
+    new = dict[str, str]()
+    for name in [tensor.name for tensor in result.graph.initializer if tensor.name not in known]:
+        new[name] = f"folded_{name}"
+        while new[name] in known:  # by an earlier preparation of a part of the model
+            new[name] = f"folded_{new[name]}"
     for tensor in result.graph.initializer:
         tensor.name = new.get(tensor.name, tensor.name)
     for graph in graphs(result.graph):

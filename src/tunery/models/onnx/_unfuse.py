@@ -11,6 +11,9 @@ _QUICK = 1.702
 _ACTIVATIONS = {"Relu": (), "Sigmoid": (), "Tanh": (), "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
 """Activations behind a convolution, with what the numbers in `activation_params` are called."""
 _MOST_INPUTS = 3  # of a convolution; a fourth one is added to its result
+_OTHER_KINDS = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE})
+_NAMING = frozenset({"to", "dtype", "value"})
+"""Attributes that give a node's result its element type."""
 
 Unfuse = Callable[[onnx.NodeProto, "_Names"], list[onnx.NodeProto]]
 """From a node to those that compute the same; none where it has to stay."""
@@ -36,10 +39,17 @@ class _Names:
 
 
 def fused(model: onnx.ModelProto) -> list[str]:
-    """Return the operators that `unfuse` looks at, in order; of a model in half precision none."""
-    if any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer):
-        return []
-    return sorted({node.op_type for node in model.graph.node if _rule(node)})
+    """Return the operators that `unfuse` looks at, in order; of a model in half or double precision none."""
+    found = sorted({node.op_type for node in model.graph.node if _rule(node)})
+    return found if found and _OTHER_KINDS.isdisjoint(_kinds(model.graph)) else []
+
+
+def _kinds(graph: onnx.GraphProto) -> Iterator[int]:
+    """Yield the element types that are named in a graph: those of operators of other domains cannot be inferred."""
+    yield from (tensor.data_type for tensor in graph.initializer)
+    yield from (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info))
+    for node in graph.node:
+        yield from (one.t.data_type if one.HasField("t") else one.i for one in node.attribute if one.name in _NAMING)
 
 
 def unfuse(model: onnx.ModelProto) -> None:

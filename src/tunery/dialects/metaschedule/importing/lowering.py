@@ -81,7 +81,9 @@ def lower(network: Network, target: Target) -> Lowered:
         if isinstance(error, MemoryError) or tells_of_memory(str(error)):
             raise DialectError(f"TVM cannot import {network.name}: {reason_of(error)}") from error
         whole = reason_of(error)
-    failing = failing_nodes(graph, reasons, lambda alone: _objection(alone, target))
+    failing = failing_nodes(
+        graph, reasons, lambda alone: _objection(with_infinite_extremes(alone, graph.model), target)
+    )
     if failing:
         try:
             return _lowered_but(graph, with_small_islands(graph, reasons | failing), target)
@@ -106,7 +108,7 @@ def _objection(alone: onnx.ModelProto, target: Target) -> str:
 def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lowered:
     """Lower the network, with the nodes in `reasons` in segments."""
     model, segments = split(graph, reasons) if reasons else (graph.model, [])
-    module = _imported(model, target, segments)
+    module = _imported(with_infinite_extremes(model, graph.model), target, segments)
     left_out: dict[str, str] = {}
     try:
         lowered = _lowered(module, target, left_out, channels_last=True)
@@ -133,7 +135,6 @@ def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment
     try:
         # Of an operator that it does not take it prints the whole expression.
         with own_operators(segments), redirect_stdout(StringIO()):
-            model = with_infinite_extremes(model)
             return from_onnx(in_integers(model) if dots.supported(tvm_target(target)) else model)
     finally:
         onnx.checker.check_model = check

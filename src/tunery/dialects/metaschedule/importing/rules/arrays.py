@@ -160,9 +160,12 @@ EXTREMES = {"ReduceMax": "TuneryReduceMax", "ReduceMin": "TuneryReduceMin"}
 """Operators, and what those are called that may give infinities."""
 
 
-def with_infinite_extremes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with other names for extremes that are compared: TVM's begins with a finite number."""
-    compared = {name for node in model.graph.node if node.op_type in _COMPARES for name in node.input}
+def with_infinite_extremes(model: onnx.ModelProto, whole: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with other names for extremes that are compared: TVM's begins with a finite number.
+
+    They may be compared in a segment: `whole` is the network that the model was taken from.
+    """
+    compared = {name for node in whole.graph.node if node.op_type in _COMPARES for name in node.input}
     if not any(node.op_type in EXTREMES and compared.intersection(node.output) for node in model.graph.node):
         return model
     renamed = onnx.ModelProto()
@@ -175,7 +178,11 @@ def with_infinite_extremes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def extreme(*, largest: bool) -> Convert:
     """Return the rule of the largest or smallest element along axes; of none, and of infinities, it is infinite."""
-    first = -math.inf if largest else math.inf
+
+    def first(kind: Any) -> Any:
+        if "float" in str(kind):
+            return tvm.tirx.const(-math.inf if largest else math.inf, kind)
+        return tvm.tirx.min_value(kind) if largest else tvm.tirx.max_value(kind)
 
     def combine(left: Any, right: Any) -> Any:
         return tvm.tirx.max(left, right) if largest else tvm.tirx.min(left, right)
@@ -192,7 +199,7 @@ def extreme(*, largest: bool) -> Convert:
 
         def found(value: Any) -> Any:
             within = {d: tvm.te.reduce_axis((0, shape[d]), f"k{d}") for d in sorted(reduced)}
-            reducer = tvm.te.comm_reducer(combine, lambda kind: tvm.tirx.const(first, kind), "extreme")
+            reducer = tvm.te.comm_reducer(combine, first, "extreme")
 
             def term(*at: Any) -> Any:
                 left = iter(at)

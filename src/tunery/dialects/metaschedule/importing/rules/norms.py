@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax
 from tunery.dialects.metaschedule.importing.rules.common import const_like, dtype_of, emit, emitter, shape_of
 
@@ -50,6 +51,8 @@ def lp_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
 def mean_variance_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Subtract the mean and divide by the deviation; TVM's variance is a difference of two large numbers."""
     (x,) = inputs
+    if attributes.get("across_channels", 0) or not attributes.get("normalize_variance", 1):
+        raise DialectError("MeanVarianceNormalization has attributes of opset 8")
     run, axes = emitter(builder), [int(axis) for axis in attributes.get("axes", (0, 2, 3))]
     centred, variance = _moments(builder, x, axes)
     deviation = run(relax.op.add(run(relax.op.sqrt(variance)), const_like(1e-9, x)))
