@@ -36,8 +36,11 @@ def messages() -> Iterator[str]:
 
 
 MESSAGES = list(messages())
-# Options of other programs that we run: pip and IREE's.
-OTHERS = {"--quiet", "--disable-pip-version-check", "--opset-version", "--compile-from", "--compile-to", "--function"}
+# Options of other programs that we run or name: pip's and IREE's.
+OTHERS = {
+    "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", "--platform", "--opset-version",
+    "--compile-from", "--compile-to", "--function",
+}  # fmt: skip
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], set[str]]]:

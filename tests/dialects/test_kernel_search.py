@@ -58,6 +58,27 @@ def test_hints_come_first_and_what_is_skipped_never() -> None:
     assert hints[1] not in search.ask(400)
 
 
+def test_the_first_of_a_space_that_cannot_be_counted_are_chosen_of_few_also_after_failures() -> None:
+    """Drawing one configuration of such a space takes milliseconds."""
+
+    class Uncounted(ConfigurationSpace):
+        drawn = 0
+
+        def sample(self, count: int, rng: np.random.Generator) -> list[Choices]:
+            self.drawn += count
+            return super().sample(count, rng)
+
+    space = Uncounted(PARAMETERS, SPACE.restrictions)
+    space.size = None
+    search, asked = ConfigurationSearch(space, 0), []
+    for _ in range(3):
+        asked += search.ask(8)
+        for one in asked:
+            search.tell(one, None)
+    assert len(set(asked)) == 24
+    assert space.drawn <= 3 * 512
+
+
 def test_it_finds_better_than_random_with_as_many_questions() -> None:
     ours = [best_of(searched(seed, 50, 5)) for seed in range(6)]
     drawn = [best_of(SPACE.sample(50, np.random.default_rng(seed))) for seed in range(60)]

@@ -96,7 +96,7 @@ def compile_(
     from tunery.reports.data import compile_data
     from tunery.service.session import compile_model
 
-    _begin(request.dialect)
+    _begin(*request.dialects)
     path = network_file(request, output, force=force)
     with LiveLine(verbose=verbose) as live:
         report, network = compile_model(
@@ -174,14 +174,13 @@ def _table(report: "CompileReport") -> "Table":
     return table
 
 
-def _begin(dialect: str) -> None:
+def _begin(dialect: str, *more: str) -> None:
     """Have what workers are forked from import the compiler while this process still imports itself."""
     from tunery.engines.local import ahead
     from tunery.runtime import preparer_environment, worker_environment
 
-    first, *more = dialect.split(",")
     environments = [preparer_environment()]
     with suppress(*([UsageError] if more else [])):  # of several, one may be missing
-        environments.insert(0, worker_environment(first))
+        environments.insert(0, worker_environment(dialect))
     for environment in environments:
         ahead.start(environment)

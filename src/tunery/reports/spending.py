@@ -163,7 +163,7 @@ def draw(
     inputs: Iterable[Path] = (),
     force: bool = False,
 ) -> None:
-    """Draw core time by stage, task and outcome, and the shares that did not help, to an image file.
+    """Draw core time by stage, task, outcome and host, and the shares that did not help, to an image file.
 
     Raises:
         UsageError: matplotlib is not installed or knows no such kind of file, or `path` must not be replaced.

@@ -279,7 +279,7 @@ def asked(request: "Request") -> list[str]:
     said += [f"--threads {request.threads}"] if request.threads else []
     said += ["--trust"] if request.trust else []
     said += [f"--store {shlex.quote(request.store)}"] if request.store else []
-    return said + ([f"--dialect {request.dialect}"] if request.dialect != DEFAULT_DIALECT else [])
+    return said + ([f"--dialect {shlex.quote(request.dialect)}"] if request.dialect != DEFAULT_DIALECT else [])
 
 
 def call(network: Network) -> str:

@@ -15,7 +15,7 @@ def of_tune(report: "TuneReport", request: "Request") -> list[str]:
     from tunery.dialects import get_dialect
     from tunery.store import open_store
 
-    compilers = {name: get_dialect(name).compiler for name in request.dialects}
+    compilers = {name: get_dialect(name).compiler for name in {task.target.dialect for task in report.tasks}}
     with open_store(request.store, create=False, keep=False) as store:
         found = {
             task.workload.label: _reasons(store.records(task.key, compiler=compilers[task.target.dialect]))

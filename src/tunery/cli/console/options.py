@@ -49,7 +49,12 @@ Shapes = Annotated[
     ),
 ]  # fmt: skip
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the search.")]
-DialectName = Annotated[str, typer.Option("--dialect", hidden=True, help="The compiler behind it.")]
+DialectName = Annotated[
+    str,
+    typer.Option(
+        "--dialect", metavar="NAME", help="A compiler: see `tunery dialects`; tune and compile take several by commas."
+    ),
+]
 FewShot = Annotated[
     int, typer.Option("--few-shot", min=0, max=64, help="Measure this many predictions of each task without a record.")
 ]

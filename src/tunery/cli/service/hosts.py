@@ -54,8 +54,9 @@ def list_(
         for one in found:
             waiting = ", ".join(f"{count} {kind}" for kind, count in one["queue"].items())
             load = f"{one['busy']} of {one['granted']} cores busy" if one["granted"] else ""
-            load += f", {duration(one['core_s'])} of core time so far" if one["core_s"] else ""
-            say("  ".join(filter(None, (one["name"], one["state"], load, waiting and f"waiting: {waiting}",
+            did = f"{duration(one['core_s'])} of core time so far" if one["core_s"] else ""
+            said = ", ".join(filter(None, (load, did)))
+            say("  ".join(filter(None, (one["name"], one["state"], said, waiting and f"waiting: {waiting}",
                                         one["trouble"]))))  # fmt: skip
         return
     from dataclasses import asdict

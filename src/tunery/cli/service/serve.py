@@ -44,9 +44,10 @@ def serve(
         str, typer.Option("--strategy", help="Who goes first: predictive, fair, greedy, synchronous, sequential.")
     ] = "predictive",
     socket: Socket = "",
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="Of the log on standard error.")] = (
-        LogFormat.TEXT
-    ),
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", help="How the log on standard error is written; json: an object a line."),
+    ] = LogFormat.TEXT,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from tunery._environments import environment_fault, environment_python
-from tunery._errors import DialectError, TargetError
+from tunery._errors import DialectError, TargetError, UsageError
 from tunery.devices import Device
 from tunery.dialects import (
     Built,
@@ -258,8 +258,7 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         from tunery.dialects.iree.network import members
 
         if runtime:
-            raise DialectError(f"{path} is run by IREE's own runtime, of which a bundle holds nothing; omit --runtime")
-
+            raise UsageError(f"{path} is run by IREE's own runtime, of which a bundle holds nothing; omit --runtime")
         for name, content in members(path, digest).items():
             (directory / name).write_bytes(content)
 

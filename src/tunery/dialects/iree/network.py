@@ -48,7 +48,7 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
     """Compile a network in each way, `spec` included if there is one, time them in turns, and return the fastest.
 
     Raises:
-        DialectError: it compiles in no way.
+        DialectError: it compiles and runs in no way.
     """
     function = function_of(source)
     modules: dict[str, Module] = {}
@@ -64,9 +64,9 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
             modules[name] = Module(path.read_bytes(), function, target.threads)
         except DialectError as error:
             refused[name] = str(error)
-    if not modules:
-        raise DialectError(next(iter(refused.values())))
     refused |= _wrong(network, modules)
+    if len(refused) == len(ways):
+        raise DialectError(next(iter(refused.values())))
     times = _timed({name: module for name, module in modules.items() if name not in refused})
     best = min(times, key=lambda name: times[name])
     return Made(best, ways[best], function, directory / f"{best}.vmfb", times, refused)

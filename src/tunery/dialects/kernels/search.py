@@ -25,7 +25,9 @@ _FIRST = 4
 _SPREAD_OF = 12
 """Of so many configurations drawn at random the first ones are those furthest from the others."""
 _RANKED_WHOLE = 4096
-_POOL = 1024
+_POOL, _SLOW_POOL = 1024, 128
+"""From how many configurations some are chosen; from fewer at first where the space cannot be counted: drawing is slow.
+"""
 _LEADERS = 3
 _TRIED, _FACTOR, _ALL_FACTOR, _DOUBT = 5, 2.0, 1.6, 0.75
 """Of how many parameters the length is tried anew at a time, by which factor; the deviation of its logarithm."""
@@ -112,7 +114,8 @@ class ConfigurationSearch:
 
     def _spread(self, count: int) -> list[Choices]:
         """Return configurations far from one another and from what was asked for; the very first is in the middle."""
-        pool = self._random(_POOL)
+        slow = self._space.size is None and not self._recorded
+        pool = self._random(max(_SLOW_POOL, 2 * count) if slow else _POOL)
         if len(pool) <= count:
             return pool
         rows = self._encoder.rows([*pool, *sorted(self._seen)])
