@@ -75,7 +75,7 @@ def private():
     lines = open("/proc/self/smaps_rollup").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
 kept = opened()[2]
-for _ in range(3):
+for _ in range(10):
     assert right(*opened())
 gc.collect()
 before, threads = private(), tasks()

@@ -160,7 +160,7 @@ def test_a_hog_that_stays_is_waited_for_only_so_long_and_then_marked(
 def test_a_short_budget_is_not_spent_on_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(monkeypatch, patience_s=1000.0) as (hog, _):
         hog.start()
-        report = run_in(tmp_path, SOURCE, "20s", threads=1)
+        report = run_in(tmp_path, SOURCE, "8s", threads=1)
     assert report.job.spend.trials > 0
     assert report.job.spend.wall_s < 60.0, "the hog never leaves"
 

@@ -23,6 +23,7 @@ def test_the_shipped_record_is_of_real_tuning() -> None:
 
 
 @pytest.mark.jobs
+@pytest.mark.slow
 def test_a_quick_study_shows_every_strategy_and_says_what_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.jobs
 NETWORKS = ("fake:one?tasks=3&build_s=0.02", "fake:two?tasks=3&build_s=0.02&seed=1")
 
 
+@pytest.mark.slow
 def test_a_small_version_measures_all_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     said: list[str] = []

@@ -162,6 +162,7 @@ class Rivals:
 
 
 @pytest.mark.jobs
+@pytest.mark.slow
 def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(stock_sides, "moments", lambda wall_s: [0.7 * wall_s, wall_s])

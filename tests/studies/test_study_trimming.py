@@ -49,6 +49,7 @@ def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None
 
 
 @pytest.mark.jobs
+@pytest.mark.slow
 def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     said: list[str] = []
