@@ -99,14 +99,16 @@ test-python:
 
 # What needs torch, in an environment of its own with its build for CPUs.
 .PHONY: test-torch wheel test-runtime
-test-torch:
-	@$(MAKE) --no-print-directory setup VENV=.venv-torch
+test-torch: setup
+	test -x .venv-torch/bin/pip || $(BIN)/python -m venv .venv-torch
+	$(BIN)/python -c 'import site; print("import site; site.addsitedir(%r)" % site.getsitepackages()[0])' \
+	  > "$$(.venv-torch/bin/python -c 'import site; print(site.getsitepackages()[0])')/tunery.pth"
 	.venv-torch/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 'onnxscript>=0.7'
-	.venv-torch/bin/pytest tests/models/test_torch_programs.py tests/delivery/test_torch_module.py \
+	.venv-torch/bin/python -m pytest tests/models/test_torch_programs.py tests/delivery/test_torch_module.py \
 	  tests/delivery/test_runtime_only.py
 
 # Models of others: fetched, exported with random weights in an environment of its own (1.5 GB), compiled and compared; about
-# 90 files, which takes an hour. REAL_OPTIONS='--budget 60s --sample 4' tunes every fourth one first; it goes on after a stop.
+# 100 files, which takes an hour. REAL_OPTIONS='--budget 60s --sample 4' tunes every fourth one first; it goes on after a stop.
 REAL_OPTIONS ?= --compile
 .PHONY: real-models
 real-models: setup
