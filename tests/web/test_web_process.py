@@ -6,10 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from base_install import WITHOUT
 
@@ -175,3 +178,68 @@ def test_a_job_and_its_follower_outlive_the_service(tmp_path: Path, start: Start
     assert tuning.returncode == 0, (out[:700], err)
     done = json.loads(out)
     assert (done["status"], done["spend"]["trials"]) == ("done", 48)
+
+
+def follow(url: str, token: str, job_id: str, found: list[int], over: threading.Event) -> None:
+    """Add the numbers of a job's events to `found`, by connections that begin after the last one seen, until `over`."""
+    while True:
+        ending = over.is_set()  # so the last connection begins after the job's end
+        try:
+            with (
+                httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S) as client,
+                client.stream(
+                    "GET", f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": str(found[-1] if found else 0)}
+                ) as stream,
+            ):
+                if stream.status_code == httpx.codes.OK:
+                    lines = (line for line in stream.iter_lines() if line.startswith("id: "))
+                    found.extend(int(line.removeprefix("id: ")) for line in lines)
+                    if ending:
+                        return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_service_is_killed_under_load_and_no_event_is_lost_or_doubled(tmp_path: Path, start: Start) -> None:
+    machine, ann = Machine(tmp_path / "server"), Machine(tmp_path / "ann")
+    service = start(machine)
+    url, port, token = service.url, service.url.rpartition(":")[2], service.told["token"]
+    ann.run("login", url, says=token)
+    names = [f"fake:load{number}?tasks=1&build_s=0.05&space=16x16x16" for number in range(5)]
+    tuning = [ann.start("tune", name, *JOB, "--budget", "20trials", "--server", url, "--json") for name in names]
+    for one in tuning:
+        assert one.stderr is not None
+        assert "leaves it running" in one.stderr.readline()
+    asked = {"headers": {"Authorization": f"Bearer {token}"}, "timeout": PATIENCE_S}
+    jobs = [one["id"] for one in httpx.get(f"{url}/v1/jobs", **asked).json()["jobs"]]
+    assert len(jobs) == len(names)
+    over = threading.Event()
+    found: dict[str, list[list[int]]] = {job_id: [[] for _ in range(4)] for job_id in jobs}
+    followers = [
+        threading.Thread(target=follow, args=(url, token, job_id, one, over))
+        for job_id, lists in found.items()
+        for one in lists
+    ]
+    for follower in followers:
+        follower.start()
+    try:
+        for _ in range(3):
+            time.sleep(2.0)
+            service.process.kill()
+            service.process.wait(PATIENCE_S)
+            service = start(machine, port)
+        for one in tuning:
+            out, err = one.communicate(timeout=PATIENCE_S)
+            assert one.returncode == 0, (out[:700], err)
+            assert json.loads(out)["spend"]["trials"] == 20
+    finally:
+        over.set()
+        for follower in followers:
+            follower.join(PATIENCE_S)
+    for job_id, lists in found.items():
+        whole: list[int] = []
+        follow(url, token, job_id, whole, over)
+        assert whole
+        assert lists == [whole] * len(lists)

@@ -27,7 +27,7 @@ class AgentPipe:
     def __init__(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self._agent = subprocess.Popen(
-            [sys.executable, "-m", "tunery", "agent", "--stdio"],
+            [sys.executable, "-P", "-m", "tunery", "agent", "--stdio"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
         )  # fmt: skip
 

@@ -111,7 +111,7 @@ class RayEngine(JoinedEngine):
         """
         self._socket.unlink(missing_ok=True)
         with tempfile.TemporaryFile() as errors:
-            command = [sys.executable, "-m", _bridge.__name__, self._address, str(self._socket)]
+            command = [sys.executable, "-P", "-m", _bridge.__name__, self._address, str(self._socket)]
             self._bridge = bridge = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
             )

@@ -62,7 +62,7 @@ def export(path: Path, directory: Path, *, trust: bool = False) -> Path:
 
 def _run(path: Path, scratch: Path, *, trust: bool) -> tuple[int, str]:
     """Run the conversion and return its exit code and the last line that it said."""
-    command = [sys.executable, "-m", "tunery.models.torch._export", str(path), str(scratch), *["--trust"] * trust]
+    command = [sys.executable, "-P", "-m", "tunery.models.torch._export", str(path), str(scratch), *["--trust"] * trust]
     log = scratch / "log"
     # The child watches this pipe, which nobody writes to, and ends with this process, however that one is killed.
     reading, writing = os.pipe()

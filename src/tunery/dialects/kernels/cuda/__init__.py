@@ -59,7 +59,7 @@ class CudaDialect(KernelsDialect):
         )
         try:
             done = subprocess.run(
-                [sys.executable, "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
+                [sys.executable, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
             )
         except subprocess.TimeoutExpired:
             return (Check("CUDA", CheckState.OK, "no answer of the driver", "look at `nvidia-smi`"),)

@@ -57,7 +57,7 @@ class OpenClDialect(KernelsDialect):
         look = "from tunery.devices.opencl.platform import connect; print(connect().name)"
         try:
             done = subprocess.run(
-                [sys.executable, "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
+                [sys.executable, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
             )
             found = done.stdout.strip() if done.returncode == 0 else ""
         except subprocess.TimeoutExpired:
