@@ -170,7 +170,8 @@ def examine(model: Real, path: Path, directory: Path, *, compiled: bool, budget:
 
 
 def _label(model: Real) -> str:
-    return model.file.split("/")[-1].removesuffix(".onnx")
+    name = model.file.split("/")[-1].removesuffix(".onnx")
+    return model.package.partition("==")[0] if name == "model" else name
 
 
 def kind_of(model: onnx.ModelProto) -> str:

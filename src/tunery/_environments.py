@@ -75,7 +75,7 @@ def install_environment(name: str, requirements: Sequence[str]) -> Path:
         try:
             _run([sys.executable, "-P", "-m", "venv", str(place)], "a virtual environment cannot be made")
             needed = [*requirements, *_own_packages()]
-            pip = [str(environment_python(name)), "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            pip = [str(environment_python(name)), "-P", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
             _run([*pip, *needed], f"the packages of the dialect {name} cannot be installed")
             _link_tunery(site_packages(name))
             (place / _STAMP).write_text(json.dumps(_stamp(requirements)))  # the last of it: now it may be used
