@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ import pytest
 from model_in_parts import in_parts
 
 import tunery
-from tunery._errors import UsageError
+from tunery._errors import DialectError, UsageError
 from tunery.delivery.files.bundling import bundle
 from tunery.delivery.placing import judging
 from tunery.dialects import NetworkCompiler, get_dialect
+from tunery.dialects.metaschedule.bundling import bundle as writing
 from tunery.dialects.metaschedule.loading.library import versions
 from tunery.dialects.onnxruntime import OnnxRuntimeDialect
 from tunery.domain.request import FillPolicy, Request
@@ -207,6 +209,7 @@ def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_
         "rank": text.replace("input float32 ", "input float32 -"),
         "weights": re.sub(r"weight \d+", "weight 640000000", text), "dtype": text.replace("float32", "float99"),
         "arity": "\n".join(line for line in text.splitlines() if not line.startswith("weight")) + "\n",
+        "many": text + "output float32 0 y\n" * 4096,
     }  # fmt: skip
     places = [tmp_path / "missing", tmp_path / "file"]
     places[1].write_text("")
@@ -270,6 +273,13 @@ def test_libraries_of_another_machine_come_from_a_directory(made: tuple[Path, Pa
         with pytest.raises(UsageError) as caught:
             bundle(made[0], tmp_path / "bundle", runtime=tmp_path / name)
         assert "\n" not in str(caught.value)
+    with zipfile.ZipFile(tmp_path / "empty" / "rotten.whl", "w") as wheel:
+        wheel.writestr("tvm_ffi/lib/libtvm_ffi.so", b"code")
+        wheel.writestr("tvm/libtvm_runtime.so", b"code")
+    rotten = (tmp_path / "empty" / "rotten.whl").read_bytes().replace(b"code", b"rust", 1)
+    (tmp_path / "empty" / "rotten.whl").write_bytes(rotten)
+    with pytest.raises(UsageError, match=r"rotten\.whl is damaged"):
+        bundle(made[0], tmp_path / "bundle", runtime=tmp_path / "empty")
     (tmp_path / "newer" / "apache_tvm-99.0.dist-info" / "METADATA").unlink()
     for name, number in versions().items():
         described = tmp_path / "newer" / f"{name.replace('-', '_')}-{number}.dist-info"
@@ -277,6 +287,19 @@ def test_libraries_of_another_machine_come_from_a_directory(made: tuple[Path, Pa
         (described / "METADATA").touch()
     if shutil.which("gcc"):
         assert (bundle(made[0], tmp_path / "bundle", runtime=tmp_path / "newer") / "lib" / "libtunery.so").exists()
+
+
+@pytest.mark.tvm
+def test_what_the_library_has_no_room_for_is_refused(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_MOST_LINES", {"weight": 1})
+    with pytest.raises(DialectError, match="weights, and a bundle holds at most 1;"):
+        bundle(made[0], tmp_path / "bundle")
+    monkeypatch.setattr(writing, "_MOST_PARTS", 0)
+    with pytest.raises(UsageError, match="more than 0 pairs"):
+        bundle(made[0], tmp_path / "bundle")
+    assert not any(tmp_path.iterdir())
 
 
 INTERRUPTED = r"""

@@ -128,3 +128,21 @@ def test_it_computes_what_onnx_runtime_does(
     for ours, theirs in zip(dialect.load_network(tmp_path / "one.tunery")(x), wanted, strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_the_largest_of_nans_are_at_places_that_exist(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    x = np.full((2, 9), np.nan, np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("TopK", ["x", "k"], ["y", "places"])],
+        "nans",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)],
+        [onnx.ValueInfoProto(name=name) for name in ("y", "places")],
+        [numpy_helper.from_array(np.array([3]), "k")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), tmp_path / "one.onnx")
+    network = prepare(str(tmp_path / "one.onnx"), {}, tmp_path)
+    assert not dialect.compile(network, target, {}, tmp_path / "one.tunery").elsewhere
+    _, places = dialect.load_network(tmp_path / "one.tunery")(x)
+    assert (places >= 0).all()
+    assert (places < 9).all()

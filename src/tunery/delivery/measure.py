@@ -23,8 +23,8 @@ class SingleMeasurement:
     """What became of one candidate. Where the outcome is not `ok` it has no time: wrong programs are never timed.
 
     `latency_s` is the median of `samples` runs, `low_s` and `high_s` bound it with 95 % confidence; `baseline_s` is
-    the compiler's default, or the author's, timed in turns with it (None: it does not run). `device` is the
-    fingerprint of what ran both.
+    the time of the compiler's default, or the kernel author's, called in turns with it (None: one of them does not
+    run). `device` is the fingerprint of what ran both.
     """
 
     task: str
@@ -75,7 +75,9 @@ def _chosen(tasks: tuple[Task, ...], key: str) -> Task:
     shown = ", ".join(f"{one.workload.name} {one.key}" for one in (found or tasks)[:_SHOWN])
     if not found:
         raise UsageError(f"the model has no task {key!r:.40}; it has {shown or 'none'}")
-    raise UsageError(f"{len(found)} tasks of the model have such a key; name one: {shown}, ...")
+    more = ", ..." if len(found) > _SHOWN else ""
+    which = f"have a key that begins with {key!r:.40}" if key else "can be measured"
+    raise UsageError(f"{len(found)} tasks of the model {which}; name one by its key: {shown}{more}")
 
 
 async def _identified(context: Context, task: Task, body: str) -> Candidate:

@@ -7,8 +7,10 @@ import hashlib
 import platform
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +28,7 @@ from tunery.dialects.onnxruntime import NAME as ONNXRUNTIME
 
 _NATIVE = Path(__file__).parent / "native"
 _NETWORK, _VERSION, _MOST_PARTS, _WHOLE = "network", 2, 256, "model.onnx"
+_MOST_LINES = {"input": 4096, "output": 4096, "weight": 4096, "segment": 1024}  # as in native/tunery.c
 _NAME = re.compile(r"[\w.-]{1,40}")
 
 
@@ -33,8 +36,8 @@ def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | 
     """Write a bundle of a compiled network to an empty directory, for machines of this kind, or of those of `runtime`.
 
     Raises:
-        UsageError: the file is damaged, for other machines, or was compiled with another version of TVM.
-        DialectError: it has outputs whose sizes depend on the data, or there is no C compiler.
+        UsageError: the file is damaged, for other machines or too many, or was compiled with another version of TVM.
+        DialectError: it has outputs whose sizes depend on the data, too many weights, or there is no C compiler.
     """
     libraries = Libraries(runtime)
     for name in (_NETWORK, "lib/cmake/tunery", "include"):
@@ -44,12 +47,12 @@ def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | 
         _check_machine(path, parts, libraries)
         with (directory / _NETWORK / "weights.bin").open("xb") as file:
             weights = _Weights(file)
-            written = [
-                one for digest, manifest in parts for one in _written(path, digest, manifest, directory, weights)
-            ]
+            each = (one for digest, manifest in parts for one in _written(path, digest, manifest, directory, weights))
+            written = list(islice(each, _MOST_PARTS + 1))
     except ArchiveError as error:
         raise UsageError(f"{path} is damaged: {error}; write it again with `tunery compile`") from error
-    for number, (lines, content) in enumerate(written[:_MOST_PARTS]):
+    _check_room(path, written)
+    for number, (lines, content) in enumerate(written):
         place = directory / _NETWORK / str(number)
         content.rename(place) if content else place.mkdir()
         (place / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -90,6 +93,25 @@ def _check_machine(path: Path, parts: Sequence[object], libraries: Libraries) ->
     raise UsageError(
         f"{path} was compiled for {machine:.40}, whose libraries are not here: {libraries.advice(f'{machine:.40}')}"
     )
+
+
+def _check_room(path: Path, written: Sequence["_Written"]) -> None:
+    """Check that the library of a bundle has room for all parts, and for what each has.
+
+    Raises:
+        UsageError: there are too many parts.
+        DialectError: one has too many inputs, outputs, weights or segments.
+    """
+    if len(written) > _MOST_PARTS:
+        raise UsageError(f"{path} is for more than {_MOST_PARTS} pairs of shapes and processors; combine fewer files")
+    for lines, _ in written:
+        counts = Counter(line.partition(" ")[0] for line in lines)
+        for kind, most in _MOST_LINES.items():
+            if counts[kind] > most:
+                raise DialectError(
+                    f"the network has {counts[kind]} {kind}s, and a bundle holds at most {most}; load the file from "
+                    "Python (tunery.load_compiled)"
+                )
 
 
 @dataclass

@@ -7,7 +7,10 @@ import shutil
 import struct
 import subprocess
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tunery._errors import DialectError, UsageError
@@ -115,20 +118,36 @@ def _in_directory(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield the files of a directory, and those in its wheels, by name, with what reads them.
 
     Raises:
-        UsageError: there is no such directory.
+        UsageError: there is no such directory, or a wheel in it is damaged.
     """
     if not source.is_dir():
         raise UsageError(f"there is no directory {source}; name one of wheels, or of what they hold, for --runtime")
     for path in sorted(source.rglob("*")):
         yield str(path), path.read_bytes
         if path.suffix == ".whl":
-            try:
-                with zipfile.ZipFile(path) as wheel:
-                    names = wheel.namelist()
-            except zipfile.BadZipFile:
-                raise UsageError(f"{path} is damaged; download it again") from None
-            for name in names:
-                yield name, lambda path=path, name=name: zipfile.ZipFile(path).read(name)  # type: ignore[misc]
+            with _wheel(path) as wheel:
+                names = wheel.namelist()
+            yield from ((name, partial(_read, path, name)) for name in names)
+
+
+def _read(path: Path, name: str) -> bytes:
+    """Return a file of a wheel."""
+    with _wheel(path) as wheel:
+        return wheel.read(name)
+
+
+@contextmanager
+def _wheel(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a wheel to read from it.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            yield wheel
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        raise UsageError(f"{path} is damaged; download it again") from None
 
 
 def _versions(found: Mapping[str, Callable[[], bytes]]) -> Iterator[tuple[str, str]]:
@@ -137,7 +156,7 @@ def _versions(found: Mapping[str, Callable[[], bytes]]) -> Iterator[tuple[str, s
         if match := _NAMED.fullmatch(name):
             yield match[1].replace("_", "-"), match[2]
         elif _VERSION.fullmatch(name):
-            yield "apache-tvm", read().decode().strip()
+            yield "apache-tvm", read().decode(errors="replace").strip()
 
 
 def _machine_of(code: bytes) -> str:

@@ -58,7 +58,7 @@ typedef struct {
 
 struct tunery_network {
   int parts;
-  part *part[MOST_PARTS], *shown;
+  part *part[MOST_PARTS], *_Atomic shown; /* read without the lock, too */
   pthread_mutex_t running;
 };
 
@@ -273,11 +273,12 @@ static int read_text(part *part, FILE *file, const char *path) {
     } else if (!strcmp(line, "segment")) {
       if (part->segment_count == MOST_SEGMENTS || !isdigit((unsigned char)*rest)) break;
       part->segment_bytes[part->segment_count++] = strtoull(rest, NULL, 10);
-    } else if (!strcmp(line, "input") && part->inputs < MOST_TENSORS) {
-      if (read_tensor(rest, &part->input[part->inputs++])) break;
-    } else if (!strcmp(line, "output") && part->outputs < MOST_TENSORS) {
-      if (read_tensor(rest, &part->output[part->outputs++])) break;
-    } else if (!strcmp(line, "weight") && part->weights < MOST_TENSORS) {
+    } else if (!strcmp(line, "input")) {
+      if (part->inputs == MOST_TENSORS || read_tensor(rest, &part->input[part->inputs++])) break;
+    } else if (!strcmp(line, "output")) {
+      if (part->outputs == MOST_TENSORS || read_tensor(rest, &part->output[part->outputs++])) break;
+    } else if (!strcmp(line, "weight")) {
+      if (part->weights == MOST_TENSORS) break;
       size_t offset = strtoull(rest, &rest, 10);
       tensor *made = &part->weight[part->weights++];
       if (*rest != ' ' || read_tensor(rest + 1, made)) break;
@@ -478,10 +479,11 @@ tunery_network *tunery_open(const char *directory, int threads) {
   pthread_mutexattr_settype(&told, PTHREAD_MUTEX_ERRORCHECK);
   pthread_mutex_init(&network->running, &told);
   pthread_mutexattr_destroy(&told);
-  if (describe_all(network, directory, threads) || get_ready(network->shown = network->part[0])) {
+  if (describe_all(network, directory, threads) || get_ready(network->part[0])) {
     tunery_close(network);
     return NULL;
   }
+  network->shown = network->part[0];
   return network;
 }
 
@@ -526,11 +528,13 @@ int tunery_inputs(const tunery_network *network) { return network ? network->sho
 int tunery_outputs(const tunery_network *network) { return network ? network->shown->outputs : 0; }
 
 const tunery_tensor *tunery_input(const tunery_network *network, int number) {
-  return network && number >= 0 && number < network->shown->inputs ? &network->shown->input[number].told : NULL;
+  const part *shown = network ? network->shown : NULL;
+  return shown && number >= 0 && number < shown->inputs ? &shown->input[number].told : NULL;
 }
 
 const tunery_tensor *tunery_output(const tunery_network *network, int number) {
-  return network && number >= 0 && number < network->shown->outputs ? &network->shown->output[number].told : NULL;
+  const part *shown = network ? network->shown : NULL;
+  return shown && number >= 0 && number < shown->outputs ? &shown->output[number].told : NULL;
 }
 
 static int bind_tensor(tunery_network *network, const char *what, int number, void *data, size_t bytes, int is_input) {

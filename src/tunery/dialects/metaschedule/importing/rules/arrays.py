@@ -126,8 +126,10 @@ def top(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     rank = run(relax.op.sum(run(relax.op.astype(precedes, "int64")), axis + 1))
     wanted = relax.const(np.arange(k).reshape(1, k, *after), "int64")
     chosen = run(relax.op.equal(run(relax.op.expand_dims(rank, axis + 1)), wanted))
-    kinds = ((mine, const_like(0, x)), (relax.const(places, "int64"), relax.const(0, "int64")))
-    return relax.Tuple([run(relax.op.sum(run(relax.op.where(chosen, *pair)), axis)) for pair in kinds])
+    values = run(relax.op.where(chosen, mine, const_like(0, x)))
+    indices = run(relax.op.where(chosen, relax.const(places, "int64"), relax.const(0, "int64")))
+    # Of NaNs, which all are the first, a sum of the places might be none.
+    return relax.Tuple([run(relax.op.sum(values, axis)), run(relax.op.max(indices, axis))])
 
 
 def eye_like(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
