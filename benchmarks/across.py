@@ -68,12 +68,15 @@ def main() -> None:
     parser.add_argument("--json", default="out/across.jsonl")
     parser.add_argument("--table", action="store_true", help="print the table of what is known, and measure nothing")
     options = parser.parse_args()
+    dialects = tuple(options.dialects.split(","))
+    if unknown := sorted(set(dialects) - SUBJECTS.keys()):
+        parser.error(f"there is nothing to tune for {', '.join(map(repr, unknown))}, only for {', '.join(SUBJECTS)}")
     file = Path(options.json)
     if options.table:
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         rows: list[Row] = [json.loads(line) for line in lines]
     else:
-        plan = Plan(tuple(options.dialects.split(",")), options.trials, options.seeds)
+        plan = Plan(dialects, options.trials, options.seeds)
         rows = study(plan, Kept(file, __file__, trials=options.trials))
     print(table(rows))
 

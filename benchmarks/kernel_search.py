@@ -6,7 +6,7 @@
 
 `record` exhausts kernels and writes Kernel Tuner caches; an interrupted run goes on. `replay` takes such caches, also
 others': each strategy asks for configurations and is told their recorded times. PYTHON is the interpreter of an
-environment with `kernel_tuner`. The score is that of the field (Willemsen et al., autotuning_methodology):
+environment with `kernel_tuner` and `pyatf`. The score is that of the field (Willemsen et al., autotuning_methodology):
 how far the mean of a strategy's best so far is from random search's expected best towards the optimum, over the
 evaluations until random search is expected to have gone 95 % of the way from the median, at most 200: 0 is as random
 search, 1 finds the optimum at once, below 0 is worse.
@@ -38,7 +38,10 @@ from tunery.dialects.kernels.search import ConfigurationSearch
 from tunery.domain import Candidate, canonical_json
 from tunery.reports.format import as_text, new_table
 
-STRATEGIES = ("genetic_algorithm", "simulated_annealing", "diff_evo", "hybrid_vndx", "adaptive_tabu_greywolf")
+STRATEGIES = (
+    "pyatf:differential_evolution", "genetic_algorithm", "simulated_annealing", "diff_evo", "hybrid_vndx",
+    "adaptive_tabu_greywolf",
+)  # fmt: skip
 RUN_S, REPEATS, CUT = 2e-3, 5, 0.95
 MOST = 200  # evaluations; on large spaces random search comes that far only after more
 
@@ -143,7 +146,7 @@ def replay(
     caches: list[Path],
     *,
     out: Annotated[Path, typer.Option("--out", help="Where the scores go, as JSON.")],
-    rivals: Annotated[str, typer.Option("--rivals", help="A Python with kernel_tuner.")] = "",
+    rivals: Annotated[str, typer.Option("--rivals", help="A Python with kernel_tuner and pyatf.")] = "",
     seeds: Annotated[int, typer.Option("--seeds", min=1)] = 10,
 ) -> None:
     """Replay all strategies on recorded spaces."""

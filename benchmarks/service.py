@@ -78,7 +78,10 @@ def serve(environment: Mapping[str, str]) -> tuple[subprocess.Popen[str], dict[s
     assert server.stdout is not None
     text = ""
     while not text.endswith("}\n"):
-        text += server.stdout.readline()
+        line = server.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the service ended with {server.wait()} before it was ready")
+        text += line
     return server, json.loads(text)
 
 

@@ -39,7 +39,7 @@ def test_tune_says_how_many_kernels_were_measured_at_once(run: Run, monkeypatch:
     data = run(*args, "--json").data
     assert (data["slots"], data["calibrated_at"], {task["degree"] for task in data["tasks"]}) == (2, None, {1})
     monkeypatch.setattr("tunery.devices.cpu.device.CpuDevice.slots", lambda *_: [(0,)])
-    assert "measured    one at a time: kernels of 1 thread leave no cores for a second one" in run(*args).out
+    assert "measured    one at a time: the device has one slot for kernels of 1 thread" in run(*args).out
 
 
 def test_tune_json_has_the_documented_shape(run: Run) -> None:

@@ -63,7 +63,7 @@ def task(name: str, baseline_s: float, best_s: float, weight: int = 1, **more: o
 @pytest.mark.parametrize(
     ("slots", "calibrated_at", "degrees", "said"),
     [
-        (1, None, [1], "one at a time: kernels of 2 threads leave no cores for a second one"),
+        (1, None, [1], "one at a time: the device has one slot for kernels of 2 threads"),
         (4, None, [1], "`tunery devices calibrate --threads 2` finds out whether up to 4 kernels of 2 threads"),
         (4, 8.64e8, [1, 1], "one at a time, as calibrated for kernels of 2 threads on 1997-05-"),
         (4, 8.64e8, [1, 3, 3], "3 at once in 2 tasks, 1 at once in 1 task, from what was calibrated for"),

@@ -89,6 +89,11 @@ def outcomes_of(report: TuneReport) -> Counter[str]:
     return total
 
 
+def builds(runtime: Runtime) -> Counter[str]:
+    """How many builds were made, by host."""
+    return Counter(span.worker.partition("/")[0] for span in runtime.dispatch.spans if span.kind == "build")
+
+
 def task_named(report: TuneReport, name: str) -> Task:
     return next(task for task in report.tasks if task.workload.name == name)
 

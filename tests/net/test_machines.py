@@ -6,7 +6,6 @@ Only calls in flight are lost: every job ends with a result, nothing is measured
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from job_tools import (
+    builds,
     expect_nothing_held,
     family,
     outcomes_of,
@@ -69,11 +69,6 @@ class Fault:
     def join(self) -> None:
         assert self.done, "the fault was never due"
         self._thread.join()
-
-
-def builds(runtime: Runtime) -> Counter[str]:
-    """How many builds were made, by host."""
-    return Counter(span.worker.partition("/")[0] for span in runtime.dispatch.spans if span.kind == "build")
 
 
 def expect_whole(directory: Path, report: TuneReport, runtime: Runtime, trials: int) -> None:

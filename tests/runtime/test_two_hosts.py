@@ -5,7 +5,6 @@ import platform
 import shlex
 import sys
 import threading
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from job_tools import (
+    builds,
     expect_nothing_held,
     family,
     outcomes_of,
@@ -35,7 +35,6 @@ from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerS
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import add_host
 from tunery.runtime.hosts.workers import MEASURER
-from tunery.runtime.runtime import Runtime
 from tunery.service.machines import machines
 from tunery.service.manager import JobManager
 from tunery.service.session import Session, tune
@@ -59,11 +58,6 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "far").mkdir()
     add_host(FAR, agent(tmp_path / "far"))
     return tmp_path / "far"
-
-
-def builds(runtime: Runtime) -> Counter[str]:
-    """How many builds were made, by host."""
-    return Counter(span.worker.partition("/")[0] for span in runtime.dispatch.spans if span.kind == "build")
 
 
 @pytest.mark.usefixtures("far")

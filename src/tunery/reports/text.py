@@ -97,7 +97,7 @@ def _at_once(report: "TuneReport", server: str) -> list[str]:
     threads = report.threads
     kernels = f"kernels of {threads} thread{'s' if threads > 1 else ''}"
     if report.slots == 1:
-        return [f"measured    one at a time: {kernels} leave no cores for a second one"]
+        return [f"measured    one at a time: the device has one slot for {kernels}"]
     if report.calibrated_at is None:
         where = " on the service's machine" if server else ""
         return [

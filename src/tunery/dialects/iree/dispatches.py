@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunery.dialects.iree.operators import operator_of
+from tunery.dialects.iree.operators import MAP, operator_of
 
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
           "i16": "int16", "i32": "int32", "i64": "int64"}  # fmt: skip
@@ -34,7 +34,6 @@ _GENERIC = re.compile(
     r"(?P<body>(?: *(?:\^bb0|%\w+ = arith\.|linalg\.yield)[^\n]*\n)*) *\} -> (?P<result>tensor<\S+>)$",
     re.MULTILINE,
 )
-_MAP = re.compile(r"affine_map<\(([^)]*)\) -> \(([^)]*)\)>")
 _SYMBOL = re.compile(r'@("[^"\n]*"|[\w$.]+)')
 _NAMES = re.compile(r"^.*?dispatch_\d+_?")
 
@@ -196,7 +195,7 @@ def _contraction(found: re.Match[str]) -> Contraction | None:
     extents: dict[str, int] = {}
     loops: list[str] = []
     along: list[str] = []
-    for (names, made), kind in zip(_MAP.findall(found["maps"]), types, strict=True):
+    for (names, made), kind in zip(MAP.findall(found["maps"]), types, strict=True):
         loops = [name.strip() for name in names.split(",")]
         dims = [name.strip() for name in made.split(",") if name.strip()]
         spec = _spec(kind)

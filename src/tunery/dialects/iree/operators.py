@@ -16,7 +16,7 @@ _GENERIC = re.compile(
     r"outs\((?P<out>%\w+) : (?P<out_type>[^)]*)\) \{\n(?P<body>.*?)^ *\} -> ",
     re.MULTILINE | re.DOTALL,
 )
-_MAP = re.compile(r"affine_map<\(([^)]*)\) -> \(([^)]*)\)>")
+MAP = re.compile(r"affine_map<\(([^)]*)\) -> \(([^)]*)\)>")
 _SCALAR = re.compile(r"^ *(%\w+) = arith\.constant (-?\d\.\d+e[+-]\d+|-?\d+\.\d+) : f32$", re.MULTILINE)
 _FILL = re.compile(r"^ *(%\w+) = linalg\.fill ins\((%\w+) : f32\)", re.MULTILINE)
 _LOAD = re.compile(r"^ *(%\w+) = iree_tensor_ext\.dispatch\.tensor\.load %arg(\d+)\b", re.MULTILINE)
@@ -77,7 +77,7 @@ def _operation(found: re.Match[str]) -> _Operation | None:
     types = [*re.split(r", (?=tensor)", found["types"]), found["out_type"]]
     shapes = [tuple(int(size) for size in one[1].split("x") if size) for kind in types
               if (one := _TENSOR.fullmatch(kind.strip()))]  # fmt: skip
-    maps = _MAP.findall(found["maps"])
+    maps = MAP.findall(found["maps"])
     if len(shapes) != len(types) or len(maps) != len(types):
         return None
     dims = tuple(tuple(name.strip() for name in made.split(",") if name.strip()) for _, made in maps)

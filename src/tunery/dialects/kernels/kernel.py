@@ -27,7 +27,7 @@ _SPREAD = 2_654_435_761
 _CLOSE = 1e-3
 _SAME_WORK = ((5, 1.5), (3, 3.0))
 """With so many samples of known and of new inputs each, how many times the fastest ones may differ."""
-_OVERHEAD_S = 5e-5  # more than a sample costs beside its calls
+_OVERHEAD_S = 5e-5  # samples of known and of new inputs that differ by no more are not compared
 MOST_CHANGES = 1024
 """Places of an input that are written in turn."""
 
@@ -80,7 +80,8 @@ class Library:
 
 @dataclass(frozen=True)
 class Change:
-    """What is written to an input before each of many calls; with other values no two of them have the same input.
+    """What is written to an input before each of many calls, so that it differs from the last, or, with its own values,
+    is the same at the same cost.
 
     Call after call another of the `places`, which are distinct, gets its value of the first row of `values`; then, one
     by one, that of the second, what it held before; and so on in turn.
@@ -115,7 +116,7 @@ class Buffer(Protocol):
 
 
 class BuiltKernel(Kernel):
-    """A built kernel with its arguments in guarded arrays; each call that is timed has another input.
+    """A built kernel with its arguments in guarded arrays; every other sample that is timed has new inputs.
 
     Where the arrays are, and how the kernel is called, is its language's matter.
     """
@@ -136,7 +137,10 @@ class BuiltKernel(Kernel):
         """Call it on what the arrays hold, with nothing left of earlier calls that could serve for an answer."""
 
     def worked_s(self) -> float | None:
-        """Return a clock of the work that calls cost, which others on the machine hardly change; None: the device's."""
+        """Return a clock of the work that calls cost, which others on the machine hardly change; None: the device's.
+
+        One that stands still leaves the work for known and for new inputs uncompared.
+        """
         return None
 
     @override
@@ -204,7 +208,7 @@ class BuiltKernel(Kernel):
         return [one for one in self._spec.inputs if one.fill.varies]
 
     def _changes(self, calls: int, *, changed: bool) -> Change:
-        """Return what is written to an input before each of so many calls: other values, or, as often, its own."""
+        """Return what is written to an input before each of so many calls: other values, or its own as often."""
         name = self.varied[0].name
         array = self._given[name].reshape(-1)
         places = np.unique(self._turn.integers(array.size, size=min(calls, MOST_CHANGES)))
@@ -212,7 +216,7 @@ class BuiltKernel(Kernel):
         return Change(name, places, np.stack([others, array[places]]))
 
     def _check_work(self, seconds: float, calls: int, *, changed: bool) -> None:
-        """Check that calls cost the same for an input that was there before and for new ones, which differ little.
+        """Check that calls cost as much for the input that is known as for new ones, which differ little from it.
 
         Raises:
             DialectError: it does not. Noise makes runs dearer, so the cheapest of each kind are compared.

@@ -172,7 +172,7 @@ class OpenClKernel(BuiltKernel):
 
     @override
     def worked_s(self) -> float:
-        return 0.0  # a device on the processor shares it with others, and a program of OpenCL keeps nothing
+        return 0.0  # not compared: a device on the processor shares it, and a program of OpenCL keeps nothing
 
     @override
     def call_anew(self) -> None:
