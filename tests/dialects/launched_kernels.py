@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from square_kernel import square_file
 
 import tunery
 from tunery.domain import Budget, Outcome
@@ -52,20 +53,10 @@ numpy = "a @ b"
 
 def faulty_file(language: str, ending: str, faults: Mapping[int, str], more: str = "") -> str:
     """The square of 5000 numbers; each value of FAULT is another kernel."""
-    return f"""
-function = "square"
-language = "{language}"
-source = "square.{ending}"
-{more}
-[problem]
-N = 5000
-[[arguments]]
-name = "x"
-shape = ["N"]
-[[arguments]]
-name = "y"
-shape = ["N"]
-output = true
+    return square_file(
+        f'language = "{language}"\nsource = "square.{ending}"\n{more}',
+        5000,
+        f"""
 [parameters]
 FAULT = {[0, 1, *faults]}
 [launch]
@@ -73,9 +64,8 @@ global = ["N"]
 local = [50]
 [default]
 FAULT = 0
-[reference]
-numpy = "x * x"
-"""
+""",
+    )
 
 
 def written(directory: Path, source: str, file: str) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from square_kernel import square_file
 
 import tunery
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
@@ -104,25 +105,9 @@ void square(float *x, float *y) {
     if (FAULT == 9) for (int i = 0; i < N; i += 2) y[i] = NAN;
 }
 """
-FAULTY_FILE = """
-function = "square"
-source = "square.c"
-[problem]
-N = 5000
-[[arguments]]
-name = "x"
-shape = ["N"]
-[[arguments]]
-name = "y"
-shape = ["N"]
-output = true
-[parameters]
-FAULT = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-[default]
-FAULT = 0
-[reference]
-numpy = "x * x"
-"""
+FAULTY_FILE = square_file(
+    'source = "square.c"', 5000, "[parameters]\nFAULT = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n[default]\nFAULT = 0"
+)
 
 
 def written(directory: Path, source: str = PRODUCT, file: str = PRODUCT_FILE + REFERENCE) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from square_kernel import square_file
 from web_tools import Serve, Site
 
 pytestmark = pytest.mark.jobs
@@ -99,23 +100,7 @@ def test_those_who_wait_learn_how_many_are_before_them(serve: Serve) -> None:
     serve(main)
 
 
-SQUARE = """
-function = "square"
-source = "square.c"
-[problem]
-N = 20000
-[[arguments]]
-name = "x"
-shape = ["N"]
-[[arguments]]
-name = "y"
-shape = ["N"]
-output = true
-[parameters]
-ONE = [1]
-[reference]
-numpy = "x * x"
-"""
+SQUARE = square_file('source = "square.c"', 20_000, "[parameters]\nONE = [1]")
 HEAD = """
 #include <math.h>
 #include <pthread.h>
@@ -200,6 +185,16 @@ def test_only_who_may_run_code_sends_a_kernel(serve: Serve) -> None:
         weaker = await developer.post("/v1/accounts/dev/tokens", json={"role": "user"})
         await measured(site.client(weaker.json()["token"]), kernel(HONEST), 403)
         assert (await developer.post("/v1/accounts/dev/tokens", json={"role": "admin"})).status_code == 403
+
+    serve(main)
+
+
+def test_a_kernel_that_cannot_be_kept_is_one_sentence(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        developer = await site.account("dev", "developer")
+        site.app.state.service.files.mkdir(parents=True, exist_ok=True)
+        (site.app.state.service.files / "kernels").touch()
+        assert "cannot keep the kernel" in (await measured(developer, kernel(HONEST), 507))["detail"]
 
     serve(main)
 

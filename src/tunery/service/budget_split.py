@@ -11,10 +11,11 @@ _FIRST = 0.5
 _LEAST = 0.2
 """What a later share is at least: each begins and ends with work that finds nothing."""
 _SPENT = 0.98
+"""A limit of which so much is used counts as used up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DialectShare:
     """A dialect's turn: `budget` is what the job may have used in all when it ends."""
 
     dialect: str
@@ -35,7 +36,7 @@ class BudgetSplit:
         self._waiting = [name for name in tunable if not any(task.measured for task in of_dialect(status, name))]
         self._outlook: dict[str, Sequence[Prospect]] = {}
 
-    def next(self, status: JobStatus) -> Share | None:
+    def next(self, status: JobStatus) -> DialectShare | None:
         """Return whose turn is next, None where the budget is used up or nobody has more to try."""
         left = 1.0 - _used(self.whole, status.spend)
         if not self._alive or left < 1.0 - _SPENT:
@@ -46,9 +47,9 @@ class BudgetSplit:
         else:
             name = min(self._alive, key=lambda one: self._expected_s(one, status))
             share = left if left < 2 * _LEAST or len(self._alive) == 1 else max(_LEAST, left / 2)
-        return Share(name, _after(self.whole, status.spend, share))
+        return DialectShare(name, _after(self.whole, status.spend, share))
 
-    def took(self, share: Share, status: JobStatus, *, tried: bool) -> None:
+    def took(self, share: DialectShare, status: JobStatus, *, tried: bool) -> None:
         """Take in how a job stands after a dialect's turn, and whether it tried anything in it."""
         name = share.dialect
         self._outlook[name] = status.outlook

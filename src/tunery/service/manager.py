@@ -82,14 +82,14 @@ class JobManager:
 
     Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect, thread count
     or way of measuring get workers of their own, placed by the same scheduler. At most `most_active` jobs are at work
-    (one, where the strategy is `sequential`), the others wait for their turn (`next_turn`). Leaving the room ends all
+    (one, where the strategy is `sequential`), the others wait for their turn (`JobQueue`). Leaving the room ends all
     work; what was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`,
     the scheduler's log and the span of each stage are kept in `dispatch`.
 
     Example:
-        async with Room(store) as room:
-            job_id = room.submit(request, Claim(owner="me", priority=2))
-            async for progress in room.follow(job_id): ...
+        async with JobManager(store) as manager:
+            job_id = await manager.submit(request, ShareRequest(owner="me", priority=2))
+            async for progress in manager.follow(job_id): ...
             status = store.job(job_id)
 
     Raises:

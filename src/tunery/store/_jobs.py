@@ -15,14 +15,13 @@ from tunery.domain import JobState, JobStatus, canonical_json, digest
 from tunery.store._events import insert_event
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, encode
-from tunery.store.database.connection import Database, database_time
+from tunery.store.database.connection import Database, batched, database_time
 from tunery.store.database.lease import Owner, lives, this_process
 from tunery.store.database.news import announce
 
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
 _NOT_IDENTITY = frozenset({"budget", "queue", "store"})
 _OVER = (JobState.DONE.value, JobState.CANCELLED.value)
-_AT_ONCE = 500  # rows that one query names by their ids
 _jobs = schema.jobs
 
 
@@ -187,8 +186,7 @@ class Jobs(Database):
         def ask(connection: Connection) -> tuple[list[JobStatus], set[str]]:
             rows = [row for row in _all(connection, query) if _live_owner(connection, row) is None]
             new = [row["job_id"] for row in rows if row["job_id"] not in known]
-            parts = (new[start : start + _AT_ONCE] for start in range(0, len(new), _AT_ONCE))
-            whole = [sa.select(_jobs).where(_jobs.c.job_id.in_(part)) for part in parts]
+            whole = [sa.select(_jobs).where(_jobs.c.job_id.in_(part)) for part in batched(new)]
             found = {row["job_id"]: _status(connection, row) for query in whole for row in _all(connection, query)}
             return [found[job_id] for job_id in new], set(known).difference(row["job_id"] for row in rows)
 

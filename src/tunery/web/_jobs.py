@@ -268,7 +268,8 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         return _asked_here(job, job.local)
     if job.kind in {"calibrate", "collect"}:
         raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; do that on its machine")
-    model = await model_of(job.model, job.dialect, service, caller)
+    request = _asked_here(job, LocalIn.model_validate({}))
+    model = await model_of(request, service, caller)
     options: dict[str, Any] = {}
     fill = {"few_shot": job.few_shot, "few_shot_seconds": job.few_shot_seconds}
     if job.kind == "tune" and job.deliver:
@@ -280,19 +281,20 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         options = {"predict": job.predict is True, **fill}
     elif job.kind == "bench":
         options = {"against": job.against, "seconds": job.seconds}
-    return replace(_asked_here(job, LocalIn.model_validate({})), model=model, options=options)
+    return replace(request, model=model, options=options)
 
 
-async def model_of(model: str, dialect: str, service: Service, caller: Caller) -> str:
-    """Return a model in the manager's words.
+async def model_of(request: Request, service: Service, caller: Caller) -> str:
+    """Return the model of a request, which names it as the caller did, in the manager's words.
 
     Raises:
         RefusedError: it is neither uploaded nor of the zoo.
         NothingFoundError: this account never uploaded it.
     """
+    model = request.model
     if re.fullmatch(DIGEST, model):
         return str(await model_path(service, caller.account.name, model.removeprefix("sha256:")))
-    if model.startswith(("zoo:", *(f"{name}:" for name in dialect.split(",")))):
+    if model.startswith(("zoo:", *(f"{name}:" for name in request.dialects))):
         return model
     raise RefusedError(422, "model", f"{model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
 

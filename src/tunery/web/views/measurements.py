@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -39,17 +41,17 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
 
     A kernel's source runs with the rights of the service: it needs the role `developer`.
     """
+    body = asked.candidate if isinstance(asked.candidate, str) else canonical_json(asked.candidate)
+    request = Request(
+        asked.model, {name: tuple(shape) for name, shape in asked.shapes.items()}, asked.target, asked.dialect,
+        asked.threads, kind=_KIND, options={"task": asked.task, "candidate": body},
+    )  # fmt: skip
     if asked.kernel is not None:
         at_least(caller, DEVELOPER)
         model = str(await asyncio.to_thread(_kept, service.files, asked.kernel))
-        dialect = file_dialect(model) or asked.dialect
+        request = replace(request, model=model, dialect=file_dialect(model) or asked.dialect)
     else:
-        model, dialect = await model_of(asked.model, asked.dialect, service, caller), asked.dialect
-    body = asked.candidate if isinstance(asked.candidate, str) else canonical_json(asked.candidate)
-    request = Request(
-        model, {name: tuple(shape) for name, shape in asked.shapes.items()}, asked.target, dialect, asked.threads,
-        kind=_KIND, options={"task": asked.task, "candidate": body},
-    )  # fmt: skip
+        request = replace(request, model=await model_of(request, service, caller))
     claim = claim_of(caller.account, asked.priority)
     job_id, is_new = await enter(service, caller, request, claim, idempotency_key)
     if is_new:
@@ -83,19 +85,30 @@ async def _shown(service: Service, status: JobStatus) -> MeasurementOut:
 
 
 def _kept(files: Path, kernel: KernelIn) -> Path:
-    """Return the path of a kernel's file, in a directory that its content names."""
+    """Return the path of a kernel's file, in a directory that its content names.
+
+    Raises:
+        RefusedError: it cannot be written.
+    """
     name = "kernel.json" if kernel.description.lstrip().startswith("{") else "kernel.toml"
     texts = {**kernel.files, name: kernel.description}
     place = files / "kernels" / hashlib.sha256(canonical_json(texts).encode()).hexdigest()
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not place.exists():
-        part = Path(tempfile.mkdtemp(dir=place.parent, prefix=".part-"))
-        try:
-            for file, text in texts.items():
-                (part / file).write_text(text)
-            with suppress(OSError):  # another has just sent the same
-                part.rename(place)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-    touch(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not place.exists():
+            _write(texts, place)
+        touch(place)
+    except OSError as error:
+        raise RefusedError(507, "disk", f"the service cannot keep the kernel: {error.strerror}") from error
     return place / name
+
+
+def _write(texts: Mapping[str, str], place: Path) -> None:
+    part = Path(tempfile.mkdtemp(dir=place.parent, prefix=".part-"))
+    try:
+        for file, text in texts.items():
+            (part / file).write_text(text)
+        with suppress(OSError):  # another has just sent the same
+            part.rename(place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
