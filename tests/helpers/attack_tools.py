@@ -1,6 +1,7 @@
 """Commands run as an attacker, or an unkind machine, would have them run; what may come of it is one sentence."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from second_user import other_starts
+import pytest
+from second_user import needs_root, other_starts
 
 PATIENCE_S = 120.0
 FAKE = ("--dialect", "fake", "--threads", "1")
@@ -89,3 +91,17 @@ def memory_group(limit_bytes: int) -> Iterator[Change]:
     finally:
         with suppress(OSError):
             group.rmdir()
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """Yield a directory that is a small file system in memory."""
+    needs_root()
+    folder.mkdir(exist_ok=True)
+    command = [shutil.which("mount") or "false", "-t", "tmpfs", "-o", options, "tmpfs", folder]
+    if subprocess.run(command, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)

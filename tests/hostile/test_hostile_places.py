@@ -5,14 +5,13 @@ import os
 import resource
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from attack_tools import FAKE, expect_done, expect_refused, run, tune
+from attack_tools import FAKE, expect_done, expect_refused, mounted, run, tune
 from second_user import OTHER, needs_root, shared_place
 
 pytestmark = pytest.mark.hostile
@@ -148,14 +147,8 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path) -> No
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    needs_root()
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = [shutil.which("mount") or "false", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]
-    if subprocess.run(command, check=False).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
+    with mounted(tmp_path / "small", "size=2m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("full", ["TUNERY_CACHE", "TUNERY_STORE", "TMPDIR", "HOME"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from store_samples import ACCEPT, HERE, WRONG, Accept, exchangeable_records_of, network, record, task
 
 from tunery._errors import StoreError, UsageError
-from tunery.domain import Mode, Origin, Outcome, Record, Task
+from tunery.domain import DeviceDescription, Mode, Origin, Outcome, Record, Task
 from tunery.store import ImportSummary, Store, open_store
 
 CONV, GPU = task(), task(target="gpu")
@@ -39,6 +39,51 @@ def test_export_then_import_gives_an_equal_store(store: Store, tmp_path: Path) -
     assert again.read_bytes() == file.read_bytes()
     for line in file.read_text(encoding="ascii").splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+CARD = DeviceDescription("cpu", "a card", (0, 1), {"arch": "x86_64", "caches": {"l2": 1 << 20}, "clock": float("nan")})
+
+
+def test_the_facts_of_devices_travel_with_their_records_and_replace_none(store: Store, tmp_path: Path) -> None:
+    card, local = CARD.fingerprint, replace(CARD, name="ours")
+    for one in (CARD, local):
+        store.add_record(CONV, record(CONV, one.name[0], provenance=replace(HERE, device=one.fingerprint)))
+        store.devices.save(one.fingerprint, one.as_facts(), "far")
+    store.devices.save("liar", CARD.as_facts(), "far")
+    store.add_record(CONV, record(CONV, "l", provenance=replace(HERE, device="liar")))
+    store.devices.save("unused", CARD.as_facts(), "far")
+    file = tmp_path / "records.jsonl"
+    store.export_records(file)
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        copy.devices.save(local.fingerprint, local.as_facts(), "near")
+        assert copy.import_records(file, ACCEPT) == ImportSummary(3, 0)
+        assert copy.import_records(file, ACCEPT) == ImportSummary(0, 3)
+        assert [(one.fingerprint, one.host, one.elsewhere) for one in copy.devices.find()] == [
+            (local.fingerprint, "near", False), (card, "", True),
+        ]  # fmt: skip
+        assert repr(copy.devices.facts(card)) == repr(CARD.as_facts())
+        assert copy.devices.compatible("mine", CARD.as_facts()) == [], "what is only told of speeds up nothing"
+        copy.devices.save(card, CARD.as_facts(), "near")
+        assert [one.host for one in copy.devices.find(card)] == ["near"]
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        "[]",
+        '{"d": 1}',
+        '{"d": {}}',
+        '{"../x": {"kind": "cpu", "name": "x", "cores": 1}}',
+        '{"d": {"kind": "cpu", "name": "\\u001b[2J", "cores": 1}}',
+        '{"d": {"kind": "cpu", "name": "x", "cores": "many"}}',
+    ],
+)
+def test_devices_that_cannot_be_are_refused_in_a_sentence(store: Store, tmp_path: Path, devices: str) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text(f'{{"format": "tunery-records", "version": 1, "devices": {devices}}}\n', encoding="ascii")
+    with pytest.raises(StoreError, match=r"line 1: .*nothing was imported"):
+        store.import_records(file, ACCEPT)
+    assert store.devices.find() == []
 
 
 @given(st.lists(exchangeable_records_of(CONV), min_size=1, max_size=3))

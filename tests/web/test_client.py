@@ -133,6 +133,28 @@ def test_an_account_takes_its_records_with_it_signed(
     assert not (tmp_path / "no.jsonl").exists()
 
 
+def test_a_token_is_listed_and_ended(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_SERVER", site.url)
+    for name, token in (("lea", site.token("lea")), ("max", site.token("max"))):
+        monkeypatch.setenv("TUNERY_TOKEN", token)
+        assert command("accounts", "tokens")["account"] == name
+    refused = CliRunner().invoke(app, ["accounts", "tokens", "lea"])
+    assert (refused.exit_code, "lea" in refused.output) == (1, True), "another account's are not there"
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    made = command("accounts", "token", "lea", "--label", "laptop", "--days", "3", "--role", "reader")
+    assert made["id"] in CliRunner().invoke(app, ["accounts", "tokens", "lea"]).output
+    [laptop] = [one for one in command("accounts", "tokens", "lea")["tokens"] if one["label"] == "laptop"]
+    assert made["token"] not in str(laptop)
+    with site.client(made["token"]) as client:
+        assert client.get("/v1/me").status_code == 200
+        assert command("accounts", "end-token", "lea", laptop["id"])["ended"] == laptop["id"]
+        assert client.get("/v1/me").status_code == 401
+    for wrong in (laptop["id"], "../../x", "?"):
+        again = CliRunner().invoke(app, ["accounts", "end-token", "lea", wrong])
+        assert again.exit_code in {1, 2}
+        assert "Traceback" not in again.output
+
+
 def test_what_is_advised_after_tuning_at_a_service_names_it(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
     words = ["tune", "fake:advised?tasks=1", *HOW, "--budget", "8trials", "--server", site.url]

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 import uvicorn
+from attack_tools import mounted
 from web_tools import PATIENCE_S, Serve, Site, site_in
 
 from tunery.domain import JobState
@@ -172,6 +173,36 @@ TRAVERSALS = (
     "/etc/passwd",
     "~root",
 )
+
+
+def test_a_disk_that_is_full_is_one_sentence_of_any_call(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, dev = await site.account("ann"), await site.account("dev", "developer")
+        blob, files = bytes(300_000), site.app.state.service.files
+        place = f"/v1/blobs/sha256:{hashlib.sha256(blob).hexdigest()}"
+        job = {"model": "fake:x?tasks=1", "dialect": "fake", "threads": 1, "kind": "compile"}
+
+        async def sent(kernel: str) -> dict[str, httpx.Response]:
+            return {
+                "upload": await ann.put(place, content=blob),
+                "job": await ann.post("/v1/jobs", json=job),
+                "export": await ann.get("/v1/records/export"),
+                "kernel": await dev.post("/v1/measurements", json={"kernel": {"description": kernel}}),
+            }
+
+        with mounted(files, "size=64k,nr_inodes=99"):
+            assert (await sent("one"))["upload"].status_code == 507, "no room"
+            with suppress(OSError):
+                for number in range(100):
+                    (files / str(number)).touch()
+            for what, answer in (await sent("two")).items():
+                assert answer.status_code == 507, (what, answer.text)
+                assert str(files) not in answer.text
+                assert "No space left" in answer.json()["detail"]
+            assert not list(files.rglob(".*"))
+        assert {answer.status_code for answer in (await sent("three")).values()} == {200, 201}
+
+    serve(main)
 
 
 def test_no_name_leads_out_of_the_service(serve: Serve) -> None:

@@ -24,11 +24,17 @@ class DeviceDescription:
     @cached_property
     def fingerprint(self) -> str:
         """Identity for comparing timings: the same machine type and core count give the same fingerprint."""
-        return digest(self.kind, self.name, str(len(self.cores)), canonical_json(dict(self.facts)))
+        return fingerprint_of(self.as_facts())
 
     def as_facts(self) -> Mapping[str, Any]:
         """Return all of it as one flat mapping, as a store keeps it."""
         return {"kind": self.kind, "name": self.name, "cores": len(self.cores), **self.facts}
+
+
+def fingerprint_of(facts: Mapping[str, Any]) -> str:
+    """Return the fingerprint of the device whose `as_facts` these are."""
+    rest = {name: value for name, value in facts.items() if name not in {"kind", "name", "cores"}}
+    return digest(*(str(facts.get(name, "")) for name in ("kind", "name", "cores")), canonical_json(rest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The devices on which something was measured: what their fingerprints stand for."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,23 +8,33 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from tunery._errors import NothingFoundError
+from tunery.domain.device import fingerprint_of
 from tunery.store.database import schema
 from tunery.store.database.codec import encode, plain
 from tunery.store.database.connection import Database, database_time, upsert
 
 _table = schema.devices
 _TYPE = ("kind", "name", "arch", "vector")
+_ELSEWHERE = ""  # the host of a device that only imported records know
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """A device as a worker on `host` described it; `first_seen` and `last_seen` are times of the database's clock."""
+    """A device as a worker on `host` described it; `first_seen` and `last_seen` are times of the database's clock.
+
+    One that only imported records know is `elsewhere`: it has no host.
+    """
 
     fingerprint: str
     facts: Mapping[str, Any]
     host: str
     first_seen: float
     last_seen: float
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether only imported records know it."""
+        return self.host == _ELSEWHERE
 
 
 class Devices:
@@ -43,6 +53,7 @@ class Devices:
 
         def insert(connection: Connection) -> None:
             now = database_time(connection)
+            connection.execute(sa.delete(_table).filter_by(fingerprint=fingerprint, host=_ELSEWHERE))
             upsert(connection, _table, {**row, "first_seen": now, "last_seen": now}, replaced=["facts", "last_seen"])
 
         self._database.write(insert)
@@ -61,8 +72,9 @@ class Devices:
         return found[0].facts
 
     def find(self, fingerprint: str | None = None) -> list[KnownDevice]:
-        """Return all devices, or those with a fingerprint; the one that was seen last comes first."""
-        query = sa.select(_table).order_by(_table.c.last_seen.desc(), _table.c.fingerprint, _table.c.host)
+        """Return all devices, or those with a fingerprint; last seen first, those elsewhere at the end."""
+        order = (_table.c.host == _ELSEWHERE, _table.c.last_seen.desc(), _table.c.fingerprint, _table.c.host)
+        query = sa.select(_table).order_by(*order)
         if fingerprint is not None:
             query = query.where(_table.c.fingerprint == fingerprint)
         rows = self._database.read(lambda connection: connection.execute(query).mappings().all())
@@ -77,9 +89,31 @@ class Devices:
 
         They may differ in their number of cores, in their caches and in memory: what is fast there is likely fast here.
         """
-        found = {one.fingerprint: one for one in reversed(self.find()) if one.fingerprint != fingerprint}
+        others = (one for one in reversed(self.find()) if one.fingerprint != fingerprint and not one.elsewhere)
+        found = {one.fingerprint: one for one in others}
         same = [one for one in found.values() if all(one.facts.get(name) == facts.get(name) for name in _TYPE)]
         return same[::-1] if facts.get("name") else []
+
+
+def known_facts(connection: Connection, fingerprints: Collection[str]) -> dict[str, Any]:
+    """Return the stored facts of those devices that are known, in the order of their fingerprints.
+
+    Those of another fingerprint, which no worker of ours has told, are left out.
+    """
+    order = (_table.c.fingerprint, _table.c.host != _ELSEWHERE, _table.c.last_seen)
+    rows = connection.execute(sa.select(_table.c.fingerprint, _table.c.facts).order_by(*order)).all()
+    return {one: facts for one, facts in rows if one in fingerprints and fingerprint_of(plain(facts)) == one}
+
+
+def insert_elsewhere(connection: Connection, devices: Mapping[str, Mapping[str, Any]]) -> None:
+    """Insert the facts of devices that imported records name; what is known of a device stays."""
+    now, known = database_time(connection), known_facts(connection, devices)
+    rows = [
+        {"fingerprint": fingerprint, "host": _ELSEWHERE, "facts": encode(facts), "first_seen": now, "last_seen": now}
+        for fingerprint, facts in devices.items() if fingerprint not in known
+    ]  # fmt: skip
+    if rows:
+        connection.execute(sa.insert(_table), rows)
 
 
 def _device(row: RowMapping) -> KnownDevice:

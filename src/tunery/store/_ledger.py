@@ -1,16 +1,21 @@
 """What jobs have spent, by task, stage and outcome."""
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import URL, Connection
 
 from tunery.store.database import schema
 from tunery.store.database.connection import Database
 
+_id = schema.ledger.c.id
+_LAST = 2**63 - 1
+_TOTALS_BY = ("stage", "outcome", "host")
 _SUMMED = ("wall_s", "core_s", "device_s", "joules", "money")
+_OF_NOTHING = {**dict.fromkeys(("job_id", "task_key", "stage", "outcome", "currency"), ""), "helped": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,10 @@ class Charge:
 
 class Ledger(Database):
     """The store's ledger."""
+
+    def __init__(self, url: URL) -> None:
+        super().__init__(url)
+        self._totals = _Totals()
 
     def charge(  # noqa: PLR0917 - the fields of Charge, in its order
         self,
@@ -83,20 +92,15 @@ class Ledger(Database):
         return [_charge(dict(row)) for row in rows]
 
     def ledger_sums(self) -> list[Charge]:
-        """Return the sums of all that was spent, by (stage, outcome); what they are of is ""."""
-        table = schema.ledger
-        query = sa.select(table.c.stage, table.c.outcome, *_sums(table)).group_by(table.c.stage, table.c.outcome)
-        rows = self.read(lambda connection: connection.execute(query).mappings().all())
-        rest = {"job_id": "", "task_key": "", "currency": "", "helped": False}
-        return [_charge({**row, **rest}) for row in rows]
+        """Return the sums of all that was spent, by (stage, outcome); what they are of is "".
+
+        An open store reads each row once for it, but for the latest.
+        """
+        return [*_summed(self._totals.read(self), ("stage", "outcome")).values()]
 
     def ledger_by_host(self) -> dict[str, Charge]:
-        """Return the sums of all that was spent, by host; what else they are of is ""."""
-        table = schema.ledger
-        query = sa.select(table.c.host, *_sums(table)).group_by(table.c.host)
-        rows = self.read(lambda connection: connection.execute(query).mappings().all())
-        rest = {"job_id": "", "task_key": "", "stage": "", "outcome": "", "currency": "", "helped": False}
-        return {row["host"]: _charge({**row, **rest}) for row in rows}
+        """Do as `ledger_sums` by host; what else the sums are of is ""."""
+        return {host: charge for (host,), charge in _summed(self._totals.read(self), ("host",)).items()}
 
     def usage(self, since: float, until: float, account: str | None = None) -> dict[str, list[Charge]]:
         """Return what the jobs that were created between two times have cost, by account, of one account or of all.
@@ -115,6 +119,53 @@ class Ledger(Database):
             fields = {**row, "job_id": "", "task_key": ""}
             found.setdefault(fields.pop("account"), []).append(_charge(fields))
         return found
+
+
+class _Totals:
+    """The sums of all rows by stage, outcome and host. Rows are only ever added, so most are read once.
+
+    Another process may commit a row after one with a larger number, but not after so many more.
+    """
+
+    _UNSETTLED = 10_000
+
+    def __init__(self) -> None:
+        self._counted = 0
+        self._settled: list[Charge] = []
+        self._lock = threading.Lock()
+
+    def read(self, database: Database) -> list[Charge]:
+        """Return the sums as they are now."""
+        with self._lock:
+            newest = database.read(lambda connection: connection.execute(sa.select(sa.func.max(_id))).scalar()) or 0
+            if (settled := newest - self._UNSETTLED) > self._counted:
+                more = _between(database, self._counted, settled)
+                self._settled = [*_summed([*self._settled, *more], _TOTALS_BY).values()]
+                self._counted = settled
+            return [*self._settled, *_between(database, self._counted, _LAST)]
+
+
+def _between(database: Database, after: int, last: int) -> list[Charge]:
+    group = [schema.ledger.c[name] for name in _TOTALS_BY]
+    query = sa.select(*group, *_sums(schema.ledger)).where(_id > after, _id <= last).group_by(*group)
+    rows = database.read(lambda connection: connection.execute(query).mappings().all())
+    return [_charge({**_OF_NOTHING, **row}) for row in rows]
+
+
+def _summed(charges: Iterable[Charge], by: Sequence[str]) -> dict[tuple[str, ...], Charge]:
+    """Return sums of charges by some of their fields; the others are ""."""
+    found: dict[tuple[str, ...], Charge] = {}
+    for charge in charges:
+        key = tuple(getattr(charge, name) for name in by)
+        before = found.get(key)
+        amounts = {name: _plus(getattr(before, name, None), getattr(charge, name)) for name in (*_SUMMED, "count")}
+        modelled = charge.modelled or (before is not None and before.modelled)
+        found[key] = Charge(**{**_OF_NOTHING, **dict(zip(by, key, strict=True)), **amounts, "modelled": modelled})
+    return dict(sorted(found.items()))
+
+
+def _plus(first: float | None, second: float | None) -> float | None:
+    return first if second is None else second if first is None else first + second
 
 
 def _sums(table: sa.Table) -> list[sa.ColumnElement[Any]]:

@@ -114,8 +114,6 @@ async def _take_in(files: Path, wanted: str, request: Request) -> int:
         if hashed.hexdigest() != wanted:
             raise RefusedError(422, "digest", f"the body's digest is sha256:{hashed.hexdigest()}; send it whole")
         Path(part).replace(path)
-    except OSError as error:
-        raise RefusedError(507, "disk", f"the service cannot keep the blob: {error.strerror}") from error
     finally:
         Path(part).unlink(missing_ok=True)
     return size

@@ -1,5 +1,6 @@
 """Errors as problem documents (RFC 9457), made from the tree of our exceptions."""
 
+import errno
 import hashlib
 import logging
 from http import HTTPStatus
@@ -36,6 +37,7 @@ _KINDS: tuple[tuple[type[TuneryError], int, str], ...] = (
     (TuneryError, 500, "work"),
 )
 _RETRY_S = "5"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class RefusedError(TuneryError):
@@ -52,6 +54,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(TuneryError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _theirs)
+    app.add_exception_handler(OSError, _of_disk)
     app.add_exception_handler(Exception, _unforeseen)
 
 
@@ -72,6 +75,8 @@ def problem_of(error: TuneryError) -> tuple[int, str]:
 
 
 async def _ours(request: Request, error: Any) -> JSONResponse:
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL and not isinstance(error, RefusedError):
+        return await _of_disk(request, error.__cause__)
     status, kind = problem_of(error)
     service, said = request.app.state.service, str(error)
     if not service.local:  # where its store is, is nobody else's business
@@ -88,6 +93,13 @@ async def _invalid(_: Request, error: Any) -> JSONResponse:
 
 async def _theirs(_: Request, error: Any) -> JSONResponse:
     return problem(error.status_code, "http", str(error.detail))
+
+
+async def _of_disk(request: Request, error: Any) -> JSONResponse:
+    if error.errno not in _FULL:
+        return await _unforeseen(request, error)
+    _log.error("%s %s: %s", request.method, request.url.path, error)
+    return problem(507, "disk", f"the service cannot keep what this needs: {error.strerror}; tell who runs it")
 
 
 async def _unforeseen(request: Request, error: Any) -> JSONResponse:

@@ -60,7 +60,8 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         return _fail(str(error) or "stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
     except Exception as error:  # noqa: BLE001 - the last net: no user sees a traceback that was not asked for
         if verbose:
-            sys.stderr.write(printable(traceback.format_exc()))
+            with suppress(MemoryError):
+                sys.stderr.write(printable(traceback.format_exc()))
         return _fail(_message(error, verbose), _code(error), as_json)
     return result if isinstance(result, int) else 0
 
@@ -83,7 +84,7 @@ def _message(error: Exception, verbose: bool) -> str:
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         what = f"{str(error.filename)[:_SHOWN]!r}: " if error.filename else ""
         return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError | SystemError):  # the interpreter says that where it has none left, too
         return "there is not enough memory; end other programs, or use a machine with more"
     advice = "please report it" if verbose else "run again with -v for the traceback, and please report it"
     return f"internal error: {type(error).__name__}: {error}; {advice}"

@@ -10,7 +10,7 @@ from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
 from tunery.cli.console.remote import Server
 
-app = typer.Typer(help="Create and list the accounts of a service, and make tokens.", no_args_is_help=False)
+app = typer.Typer(help="Create and list the accounts of a service; make, list and end tokens.", no_args_is_help=False)
 AccountName = Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, dots and dashes.")]
 RoleName = Annotated[str, typer.Option("--role", help="reader, user, developer or admin.")]
 
@@ -99,6 +99,49 @@ def token(
     with connect(server) as service:
         made = service.create_token(name, {"role": role, "days": days, "label": label})
     _print_token(name, made, as_json=json)
+
+
+@app.command("tokens", epilog="Example: tunery accounts tokens ann")
+def tokens(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="An account; one's own where none is named.")] = "",
+    server: Server = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """List an account's tokens, without their texts."""
+    from tunery.reports.format import as_text, new_table
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        name = name or service.me()["name"]
+        found = service.tokens(name)
+    if json:
+        emit({"account": name, "tokens": found})
+        return
+    table = new_table("id", "role", "label", "made", "ends")
+    for one in found:
+        made, ends = (one[key] and one[key][:16].replace("T", " ") for key in ("created_at", "expires_at"))
+        table.add_row(one["id"], one["role"], one["label"], made, ends or "never")
+    say(as_text(table, width()))
+
+
+@app.command("end-token", epilog="Example: tunery accounts end-token ann 1f2e3d4c5b6a")
+def end_token(
+    name: AccountName,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's, from `accounts tokens`.")],
+    server: Server = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """End a token: nobody uses it from now on."""
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        service.end_token(name, token_id)
+    if json:
+        emit({"account": name, "ended": token_id})
+    else:
+        say(f"the token {token_id} of {name} has ended")
 
 
 def _print_token(name: str, made: dict[str, object], *, as_json: bool) -> None:

@@ -30,11 +30,12 @@ def list_(
         _list_there(url, as_json=json)
         return
     from tunery.devices import open_device
+    from tunery.reports.records import device_names
     from tunery.store import open_store
 
     device = open_device("cpu").describe()
     with open_store(store, create=False, keep=False) as opened:
-        known = dict(opened.stats().devices)
+        known, names = dict(opened.stats().devices), device_names(opened)
         calibrations = opened.calibrations(device.fingerprint)
     here: dict[str, Any] = {
         "kind": device.kind,
@@ -50,7 +51,11 @@ def list_(
         return
     _print({**here, "cores": len(device.cores)}, calibrations)
     for fingerprint, count in known.items():
-        say(f"elsewhere  {fingerprint}  {count} records")
+        say(_elsewhere(fingerprint, names.get(fingerprint, ""), count))
+
+
+def _elsewhere(fingerprint: str, name: str, count: int) -> str:
+    return "  ".join(filter(None, ("elsewhere", name, fingerprint, f"{count} records")))
 
 
 def _list_there(url: str, *, as_json: bool) -> None:
@@ -74,8 +79,11 @@ def _list_there(url: str, *, as_json: bool) -> None:
     if as_json:
         emit({"devices": devices, "elsewhere": {}})
         return
-    for one in devices:
-        _print(one, TypeAdapter(list[Calibration]).validate_python(one["calibrations"]))
+    for one, where in zip(devices, (one["host"] for one in found), strict=True):
+        if where:
+            _print(one, TypeAdapter(list[Calibration]).validate_python(one["calibrations"]))
+        else:
+            say(_elsewhere(one["fingerprint"], str(one["name"]), one["records"]))
     if not devices:
         say("no devices yet: the service has measured nothing")
 

@@ -105,7 +105,7 @@ def load(
 def _facts(store: Store) -> dict[str, Mapping[str, Any]]:
     """Return what a store knows of its devices, by fingerprint, and this machine: earlier versions stored none."""
     here = open_device("cpu").describe()
-    known = {device.fingerprint: device.facts for device in reversed(store.devices.find())}
+    known = {device.fingerprint: device.facts for device in reversed(store.devices.find()) if not device.elsewhere}
     return {here.fingerprint: here.facts, **known}
 
 

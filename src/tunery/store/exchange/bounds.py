@@ -14,6 +14,7 @@ _DEEPEST = 64
 _MOST_ARGUMENTS, _MOST_DIMENSIONS, _MOST_THREADS, _MOST_SAMPLES = 4096, 32, 1 << 16, 1 << 20
 _LARGEST_EXTENT, _LARGEST_WEIGHT, _LARGEST_NUMBER = 1 << 40, 1 << 40, 1 << 63
 _MOST_FLOP, _MOST_SECONDS = 1e24, 1e9
+_MOST_DEVICES = 1000
 _LATEST = float(1 << 33)  # the year 2242
 
 
@@ -89,6 +90,21 @@ def check_record(record: Record, created_at: float) -> None:
         _check("verification.inputs", measurement.verification.inputs, lambda count: 0 <= count <= _LARGEST_EXTENT)
         _check("verification.method", measurement.verification.method, lambda text: len(text) <= _LONGEST_NAME)
         _check("verification.detail", measurement.verification.detail, lambda text: len(text) <= _LONGEST_TEXT)
+
+
+def check_devices(devices: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check the facts of devices.
+
+    Raises:
+        ValueError: one is out of its range.
+    """
+    _check("the number of devices", len(devices), lambda count: count <= _MOST_DEVICES)
+    for fingerprint, facts in devices.items():
+        _check("the fingerprint of a device", fingerprint, _is_key)
+        for name in ("kind", "name"):
+            _check(f"the {name} of a device", facts.get(name), lambda text: isinstance(text, str) and _is_name(text))
+        _check("a device", dict(facts), lambda facts: len(repr(facts)) <= _LONGEST_TEXT)
+        _check("the cores of a device", facts.get("cores"), lambda cores: type(cores) is int and cores >= 0)
 
 
 def _check_spec(spec: TensorSpec) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tunery._errors import StoreError, misfit
 from tunery.domain import Record, Task
 from tunery.store.database.codec import decode
-from tunery.store.exchange.bounds import check_plain, check_record, check_task
+from tunery.store.exchange.bounds import check_devices, check_plain, check_record, check_task
 
 FORMAT = "tunery-records"
 VERSION = 1
@@ -35,6 +35,13 @@ class Checks(Protocol):
     def bodies(self, dialect: str, bodies: Sequence[str]) -> Sequence[str]:
         """Return for each candidate's body why it must not be taken in."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first line of a file: the facts of the devices that its records name, as far as they were known."""
+
+    devices: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ def survey(path: Path, checks: Checks) -> Survey:
     for number, entry in entries(path, state):
         if isinstance(entry, Described):
             surveyor.describe(entry.task)
-        else:
+        elif isinstance(entry, Measured):
             surveyor.measure(number, entry.record)
     surveyor.ask()
     surveyor.found.digest = state.hexdigest()
@@ -128,8 +135,8 @@ class _Surveyor:
         self._waiting, self._characters = {}, 0
 
 
-def entries(path: Path, state: Any) -> Iterator[tuple[int, Described | Measured]]:
-    """Yield the tasks and records of a file with their lines' numbers; `state` (of hashlib) takes in what is read.
+def entries(path: Path, state: Any) -> Iterator[tuple[int, Head | Described | Measured]]:
+    """Yield a file's head, tasks and records with their lines' numbers; `state` (of hashlib) takes in what is read.
 
     Raises:
         StoreError: the file cannot be read, or a line of it is wrong.
@@ -140,8 +147,7 @@ def entries(path: Path, state: Any) -> Iterator[tuple[int, Described | Measured]
             entry = _parse(line, number)
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise _wrong(path, number, error) from error
-        if entry is not None:
-            yield number, entry
+        yield number, entry
     if number == 0:
         raise StoreError(f"{path} is empty; name a file that `tunery records export` wrote")
 
@@ -164,7 +170,7 @@ def _lines(path: Path, state: Any) -> Iterator[tuple[int, str]]:
         raise StoreError(f"{path} cannot be read ({reason}); {wanted}") from error
 
 
-def _parse(line: str, number: int) -> Described | Measured | None:
+def _parse(line: str, number: int) -> Head | Described | Measured:
     data = json.loads(line, parse_int=_whole)
     if not isinstance(data, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 - the file's mistake
@@ -174,8 +180,11 @@ def _parse(line: str, number: int) -> Described | Measured | None:
         version = data.get("version")
         if type(version) is not int or version != VERSION:
             raise ValueError(f"version {version!r:.20} is unknown, this tunery reads {VERSION}")
-        return None
     check_plain(data)
+    if number == 1:
+        head = Head(decode(dict[str, dict[str, Any]], data.get("devices", {})))
+        check_devices(head.devices)
+        return head
     if "task" in data:
         described = Described(decode(Task, data["task"]), decode(dict[str, str], data.get("networks", {})))
         check_task(described.task, described.networks)

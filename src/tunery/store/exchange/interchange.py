@@ -14,11 +14,23 @@ from sqlalchemy.engine import Connection
 
 from tunery._errors import NothingFoundError, StoreError
 from tunery._outputs import RECORDS, whole_file
+from tunery.domain.device import fingerprint_of
+from tunery.store._devices import insert_elsewhere, known_facts
 from tunery.store._networks import holders, insert_holders
 from tunery.store.database import schema
 from tunery.store.database.codec import encode
 from tunery.store.database.connection import Database
-from tunery.store.exchange.import_file import FORMAT, VERSION, Checks, Described, Measured, Survey, entries, survey
+from tunery.store.exchange.import_file import (
+    FORMAT,
+    VERSION,
+    Checks,
+    Described,
+    Head,
+    Measured,
+    Survey,
+    entries,
+    survey,
+)
 from tunery.store.records.records import insert_tasks, task_query
 from tunery.store.records.rows import record_row, stored_task, to_record
 
@@ -41,9 +53,9 @@ class ImportSummary:
 class Interchange(Database):
     """The store's way out and in.
 
-    The first line names format and version; then, in any order that puts a task before its records, one JSON object a
-    line: `{"task": …, "networks": {digest: name}}` or `{"record": …, "created_at": seconds}`. Files of earlier versions
-    name no networks.
+    The first line names format and version, and the facts of the records' devices by their fingerprints; then, in any
+    order that puts a task before its records, one JSON object a line: `{"task": …, "networks": {digest: name}}` or
+    `{"record": …, "created_at": seconds}`. Files of earlier versions name neither devices nor networks.
     """
 
     def export_records(
@@ -73,6 +85,7 @@ class Interchange(Database):
         """Take in a file that `export_records` wrote; records that are here already are not doubled.
 
         What is taken in is a hint (`hints`): it answers no query, and no search takes its measurements for its own.
+        Devices that are not known here are `elsewhere`; facts that are not those of their fingerprint are left out.
         A task or a candidate that does not pass `checks` is left out, with its records.
 
         Raises:
@@ -88,7 +101,8 @@ def _export(connection: Connection, file: TextIO, account: str | None, network: 
     if account is not None:
         held = _held_by(connection, account, held)
     chosen = _chosen(held, account, network)
-    _write_line(file, {"format": FORMAT, "version": VERSION})
+    named = set(connection.execute(sa.select(_records.c.device).where(chosen).distinct()).scalars())
+    _write_line(file, {"format": FORMAT, "version": VERSION, "devices": known_facts(connection, named)})
     tasks = task_query().where(schema.tasks.c.key.in_(sa.select(_records.c.task_key).where(chosen)))
     for row in connection.execute(tasks).mappings():
         task = stored_task(row)
@@ -133,9 +147,13 @@ def _take_in(connection: Connection, path: Path, surveyed: Survey) -> ImportSumm
     added = known = 0
     seen: set[str] = set()
     held: dict[str, dict[str, str]] = {}
+    devices: Mapping[str, Mapping[str, Any]] = {}
+    named: set[str] = set()
     state = hashlib.sha256()
     for number, entry in entries(path, state):
-        if isinstance(entry, Described):
+        if isinstance(entry, Head):
+            devices = entry.devices
+        elif isinstance(entry, Described):
             key = entry.task.key
             if key in surveyed.wanted and key not in seen:
                 seen.add(key)
@@ -144,10 +162,13 @@ def _take_in(connection: Connection, path: Path, surveyed: Survey) -> ImportSumm
                 held.setdefault(entry.task.workload.key, {}).update(entry.networks)
         elif number not in surveyed.lines:
             new = _insert(connection, entry, seen)
+            named.add(entry.record.provenance.device)
             added, known = added + new, known + (not new)
     if state.hexdigest() != surveyed.digest:
         raise StoreError(f"{path} changed while it was read; nothing was imported, give the same command again")
     insert_holders(connection, held)
+    told = {one: facts for one, facts in devices.items() if one in named and fingerprint_of(facts) == one}
+    insert_elsewhere(connection, told)
     reasons = Counter(surveyed.lines.values())
     return ImportSummary(added, known, reasons.total(), dict(reasons.most_common()))
 

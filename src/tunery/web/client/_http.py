@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -199,7 +199,18 @@ class ServiceClient:
 
     def create_token(self, account: str, token: Mapping[str, Any]) -> dict[str, Any]:
         """Make a token of an account; its text is in what is returned, and nowhere else."""
-        return self._json("POST", f"/v1/accounts/{account}/tokens", json=dict(token))
+        return self._json("POST", f"/v1/accounts/{quote(account, safe='')}/tokens", json=dict(token))
+
+    def tokens(self, account: str) -> list[dict[str, Any]]:
+        """Return an account's tokens, without their texts."""
+        found: Any = self._json("GET", f"/v1/accounts/{quote(account, safe='')}/tokens")
+        return list(found)
+
+    def end_token(self, account: str, token: str) -> None:
+        """End a token, by its id."""
+        answer = self._answer("DELETE", f"/v1/accounts/{quote(account, safe='')}/tokens/{quote(token, safe='')}")
+        if answer.is_error:
+            raise _error(answer)
 
     def spend(self, job_id: str = "") -> dict[str, Any]:
         """Return what a job has spent, or all of the account's."""

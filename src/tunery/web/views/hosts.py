@@ -55,7 +55,10 @@ class CalibrationOut(BaseModel):
 
 
 class DeviceOut(BaseModel):
-    """A device that something was measured on; `queue` is how many stages wait for it now."""
+    """A device that something was measured on; `queue` is how many stages wait for it now.
+
+    `host` is empty where only imported records know it.
+    """
 
     fingerprint: str
     host: str

@@ -31,7 +31,7 @@ function hostTable(found) {
 function deviceTable(found) {
   return table("Devices", [
     { head: "Device", name: true, cell: (device) => h("div", {}, String(device.facts.name ?? NONE), h("div", { class: "muted mono" }, device.fingerprint.slice(0, 12))) },
-    { head: "Host", cell: (device) => device.host },
+    { head: "Host", cell: (device) => device.host || "elsewhere" },
     { head: "Kind", opt: true, cell: (device) => String(device.facts.kind ?? NONE) },
     { head: "Cores", num: true, opt: true, cell: (device) => String(device.facts.cores ?? NONE) },
     { head: "Waiting", num: true, cell: (device) => count(device.queue) },
