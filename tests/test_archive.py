@@ -175,6 +175,22 @@ def test_a_member_is_mapped_as_it_was_written_or_not_at_all(tmp_path: Path) -> N
             opened.map("part")
     with open_archive(path) as opened, pytest.raises(ArchiveError):
         opened.map("other")
-    extend_manifest(path, tmp_path / "copy", {"more": 1})
-    with open_archive(tmp_path / "copy") as opened:
-        assert (bytes(opened.map("part")), opened.manifest["more"]) == (body, 1)
+
+
+@pytest.mark.parametrize("facts", [{"more": 1}, {"more": "x" * 5000}, {"begin": ""}])
+def test_a_manifest_gets_more_facts_where_it_is(facts: dict[str, object], tmp_path: Path) -> None:
+    path, body = tmp_path / "network", bytes(range(256)) * 64
+    with new_archive(path) as archive:
+        with archive.member("part") as member:
+            member.write(body)
+        archive.finish({"dialect": "fake", "begin": "y" * 100})
+    before = path.read_bytes()
+    extend_manifest(path, facts)
+    with open_archive(path) as opened:
+        assert bytes(opened.map("part")) == body
+        assert opened.manifest == {"dialect": "fake", "begin": "y" * 100, MEMBERS: opened.manifest[MEMBERS], **facts}
+    end = before.index(body) + len(body)
+    assert path.read_bytes()[:end] == before[:end]
+    add_signature(path, b"signature")
+    with pytest.raises(ArchiveError):
+        extend_manifest(path, facts)

@@ -340,10 +340,14 @@ class ArchiveWriter:
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest, with the members' sizes and digests."""
-        data = json.dumps({**manifest, MEMBERS: self._members}, separators=(",", ":"), allow_nan=False).encode()
-        if len(data) > _MOST_MANIFEST_BYTES:
-            raise ArchiveError(f"its {MANIFEST} would be larger than {_MOST_MANIFEST_BYTES} bytes")
-        self._zip.writestr(_info(MANIFEST), data)
+        self._zip.writestr(_info(MANIFEST), _manifest_bytes({**manifest, MEMBERS: self._members}))
+
+
+def _manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
+    data = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
+    if len(data) > _MOST_MANIFEST_BYTES:
+        raise ArchiveError(f"its {MANIFEST} would be larger than {_MOST_MANIFEST_BYTES} bytes")
+    return data
 
 
 def _padding(end: int) -> bytes:
@@ -382,17 +386,24 @@ def new_archive(path: Path) -> Iterator[ArchiveWriter]:
             raise
 
 
-def extend_manifest(path: Path, made: Path, facts: Mapping[str, Any]) -> None:
-    """Write a compiled network to the new file `made` with `facts` added to its manifest; a signature is left away.
+def extend_manifest(path: Path, facts: Mapping[str, Any]) -> None:
+    """Add `facts` to the manifest of a compiled network that is not signed; its other members stay where they are.
 
     Raises:
-        ArchiveError: it is no compiled network, or a damaged one.
+        ArchiveError: it is no compiled network, a damaged one, or signed.
         OSError: the file cannot be written.
     """
-    with open_archive(path) as source, new_archive(made) as archive:
-        for name in source.sizes:
-            archive.copy(source, name)
-        archive.finish({**source.manifest, **facts})
+    with open_archive(path) as source:
+        manifest = {**parse(source.manifest_bytes), **facts}
+        if source.signature is not None:
+            raise ArchiveError("it is signed")
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:
+        last = archive.filelist.pop()
+        if last.filename != MANIFEST:
+            raise ArchiveError(f"its {MANIFEST} is not at its end")
+        del archive.NameToInfo[MANIFEST]
+        archive.start_dir = last.header_offset  # where the next member is written
+        archive.writestr(_info(MANIFEST), _manifest_bytes(manifest))
 
 
 def add_signature(path: Path, signature: bytes) -> None:

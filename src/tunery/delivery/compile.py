@@ -100,8 +100,8 @@ async def compile_checked(
             made = await _judged(work, linker, made, theirs, say, raced=raced)
     origin = await _origin(work, made, theirs)
     with work.runtime.blobs.scratch() as directory:
-        work.runtime.blobs.take(made.blob, directory / "blob")
-        extend_manifest(directory / "blob", directory / "network", {"origin": origin})
+        work.runtime.blobs.take(made.blob, directory / "network")
+        extend_manifest(directory / "network", {"origin": origin})
         if sign:
             from tunery.delivery.files.signing import read_key
             from tunery.delivery.files.signing import sign as add_signature

@@ -35,6 +35,7 @@ from tunery.domain import (
 )
 from tunery.domain.request import FillPolicy
 from tunery.engines import Role
+from tunery.measuring.inputs import size_bytes
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Runtime
@@ -56,6 +57,8 @@ _KEEP = 3  # picks that are tried until one is right
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
 _HEAVY_BYTES = 1 << 20
+_MOST_CHECKED_BYTES = 1 << 30
+"""Of a task that has one candidate alone: what it is checked on is several times as large."""
 _FAR, _ROUNDS = 2.5, 40  # times the fastest with its weights in the cache; rounds of finals
 
 
@@ -87,9 +90,26 @@ async def fill(
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
     """
-    known = await work.choices(imported)
+    whole = await work.choices(imported)
+    known = tuple(each for each in whole if not _is_too_large(each.task))
     if policy is None or not any(task.open for task in known):
-        return known
+        return whole
+    filled = {each.task.key: each for each in await _filled(work, imported, policy, known, ready)}
+    why = "its arguments are too large for it to be checked on several inputs"
+    return tuple(filled.get(each.task.key) or replace(each, refused=why if each.open else "") for each in whole)
+
+
+def _is_too_large(task: Task) -> bool:
+    return not task.tunable and size_bytes(task.workload.arguments) > _MOST_CHECKED_BYTES
+
+
+async def _filled(
+    work: Work,
+    imported: ImportedModel,
+    policy: FillPolicy,
+    known: tuple[KnownTask, ...],
+    ready: Awaitable[InitialModel | None] | None,
+) -> tuple[KnownTask, ...]:
     start, why = (
         None,
         (

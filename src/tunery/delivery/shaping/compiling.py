@@ -110,8 +110,8 @@ async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: P
     work.runtime.blobs.take(kept.blob, scratch / "free")
     with open_archive(alike) as archive:
         origin = {**archive.manifest["origin"], "rungs": {}, "elsewhere": len(kept.elsewhere), "verified": None}
-    extend_manifest(scratch / "free", scratch / "free.tunery", {"origin": origin})
-    return scratch / "free.tunery"
+    extend_manifest(scratch / "free", {"origin": origin})
+    return scratch / "free"
 
 
 def _together(reports: Sequence[CompileReport], networks: Sequence[Network], output: Path) -> CompileReport:

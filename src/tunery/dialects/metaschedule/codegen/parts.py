@@ -74,12 +74,14 @@ def take_over(module: Any, parts: Mapping[str, CompiledPart]) -> tuple[Any, list
     They come after its inputs, in this order; other constants stay in the module.
     """
     rewriter = _Calls(module, parts)
-    rest = module
-    if parts:
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                rewriter.builder_.update_func(name, rewriter.rewritten(name.name_hint, function))
-        rest = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(name, rewriter.rewritten(name.name_hint, function))
+    changed = rewriter.builder_.get()
+    for name, function in module.functions_items():
+        if name.name_hint in rewriter.named:
+            changed.update_func(name, function.with_attr("global_symbol", name.name_hint))
+    rest = relax.transform.DeadCodeElimination()(changed)
     if not any(isinstance(function, tvm.tirx.PrimFunc) for _, function in rest.functions_items()):
         rest[_ANCHOR] = _anchor()
     return rest, rewriter.weights
@@ -104,6 +106,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
         self.weights: list[Weight] = []
         self._parameters: dict[tuple[int, str, str], Any] = {}
         self._arrays: dict[tuple[tuple[int, ...], str, bytes], list[Array]] = {}
+        self.named: set[str] = set()
         self._main = False
         self._parts = parts
         self._call_tir = tvm.ir.Op.get("relax.call_tir")
@@ -119,12 +122,24 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return relax.Function(parameters, function.body, function.ret_ty, function.is_pure, function.attrs)
 
     def visit_call_(self, call: Any) -> Any:
-        if call.op != self._call_tir or call.args[0].name_hint not in self._parts:
+        if call.op != self._call_tir:
             return self.visit_expr_post_order(call)
-        part = self._parts[call.args[0].name_hint]
+        part = self._parts.get(call.args[0].name_hint)
+        if part is None:
+            return self.visit_expr_post_order(self._with_weights(call))
         arguments = relax.Tuple(self._arguments(part, list(call.args[1].fields)))
         call = relax.Call(self._call_packed, [relax.ExternFunc(part.entry), arguments], None, call.ty_args)
         return self.visit_expr_post_order(call)
+
+    def _with_weights(self, call: Any) -> Any:
+        """Return a call with parameters of `main` for its large constants: by its function's name, if there are any."""
+        given = list(call.args[1].fields)
+        arguments = [self._outside(one) for one in given]
+        if all(one is other for one, other in zip(arguments, given, strict=True)):
+            return call
+        name = call.args[0].name_hint
+        self.named.add(name)
+        return relax.Call(self._call_packed, [relax.ExternFunc(name), relax.Tuple(arguments)], None, call.ty_args)
 
     def _arguments(self, part: CompiledPart, given: Sequence[Any]) -> list[Any]:
         return [self._packed(part, given, -1 - i) if i < 0 else self._as_it_is(part, given[i], i) for i in part.call]
@@ -136,9 +151,13 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return self._parameter(weight) if self._apart(weight, constant) else relax.const(weight.prepared())
 
     def _as_it_is(self, part: CompiledPart, given: Any, index: int) -> Any:
+        return self._outside(given, part.transforms.get(index, ""))
+
+    def _outside(self, given: Any, transform: str = "") -> Any:
+        """Return a parameter of `main` in place of an argument that is a large constant; others as they are."""
         if not isinstance(given, tvm.ir.GenericConst):
             return given
-        weight = Weight(self._array(given.value), part.transforms.get(index, ""))
+        weight = Weight(self._array(given.value), transform)
         if self._apart(weight, given.value):
             return self._parameter(weight)
         return relax.const(weight.prepared()) if weight.transform else given

@@ -10,6 +10,7 @@ from tunery._errors import DialectError
 from tunery.dialects import Array
 from tunery.dialects.metaschedule.codegen.compilation import compile_network
 from tunery.dialects.metaschedule.importing.foreign import foreign_nodes, with_small_islands
+from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
 from tunery.dialects.metaschedule.importing.replay import differing_nodes
 from tunery.dialects.metaschedule.importing.segments import Graph, named
 from tunery.dialects.metaschedule.loading.network import TvmNetwork
@@ -25,7 +26,7 @@ def differing(network: Network, target: Target, inputs: Sequence[Array]) -> Mapp
     Raises:
         DialectError: they cannot be compiled, or run, side by side.
     """
-    graph = Graph(onnx.load(network.path))
+    graph = Graph(with_mapped_weights(Path(network.path)))
     known = foreign_nodes(graph, network.elsewhere)
     native = [at for at in range(len(graph.nodes)) if at not in known]
     values = {spec.name: one for spec, one in zip(network.inputs, inputs, strict=True)}

@@ -18,6 +18,7 @@ from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.clipping import restore_clips
 from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
+from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
 from tunery.dialects.metaschedule.importing.operators import own_operators
 from tunery.dialects.metaschedule.importing.quantised import in_integers
 from tunery.dialects.metaschedule.importing.rules.arrays import with_infinite_extremes
@@ -73,7 +74,7 @@ def lower(network: Network, target: Target) -> Lowered:
     Raises:
         DialectError: it can be taken in no way; the message names the operator.
     """
-    graph = Graph(onnx.load(network.path))
+    graph = Graph(with_mapped_weights(Path(network.path)))
     reasons = foreign_nodes(graph, network.elsewhere)
     try:
         return _lowered_but(graph, reasons, target)
@@ -149,7 +150,7 @@ def lower_and_keep(network: Network, target: Target) -> Lowered:
     """Do as `lower`, and keep the result of a network that is not too large for `take_lowered`."""
     lowered = lower(network, target)
     _kept.clear()
-    if not network.weights and Path(network.path).stat().st_size <= _KEPT_BYTES:
+    if Path(network.path).stat().st_size <= _KEPT_BYTES:
         _kept[network.digest, target.key] = network.elsewhere, lowered
     return lowered
 

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from onnx.external_data_helper import uses_external_data
+
 from tunery.dialects.metaschedule._tvm import relax
 from tunery.dialects.metaschedule.importing import quantised
+from tunery.dialects.metaschedule.importing.mapped import tensor_of
 from tunery.dialects.metaschedule.importing.rules import arrays, elements, norms, products
 from tunery.dialects.metaschedule.importing.rules.common import Convert, emit
 from tunery.dialects.metaschedule.importing.rules.recurrent import recurrent
@@ -22,14 +25,18 @@ def own_operators(segments: Sequence[Segment] = ()) -> Iterator[None]:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     theirs = onnx_frontend._get_convert_map
+    importer: Any = onnx_frontend.ONNXGraphImporter
+    read = importer._parse_array
     own = {**_RULES, OPERATOR: _segment_call(segments), quantised.PRODUCT: quantised.product}
     rules = {**theirs(), **{name: _converter(rule) for name, rule in own.items()}}
     rules |= {name: _where_it_applies(rule, rules[name]) for name, rule in _SPECIAL_RULES.items()}
     onnx_frontend._get_convert_map = lambda: rules
+    importer._parse_array = lambda self, tensor: tensor_of(tensor) if uses_external_data(tensor) else read(self, tensor)
     try:
         yield
     finally:
         onnx_frontend._get_convert_map = theirs
+        importer._parse_array = read
 
 
 def _converter(rule: Convert) -> type:

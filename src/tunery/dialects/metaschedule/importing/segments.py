@@ -8,6 +8,7 @@ import onnx
 
 from tunery._errors import DialectError
 from tunery.dialects._nodes import labels
+from tunery.dialects.metaschedule.importing.mapped import read_in
 from tunery.domain import TensorSpec
 
 OPERATOR = "TunerySegment"
@@ -173,7 +174,7 @@ def _segment(graph: Graph, nodes: Sequence[int]) -> Segment:
     model.opset_import.extend(graph.model.opset_import)
     model.graph.name = "segment"
     model.graph.node.extend(graph.nodes[at] for at in nodes)
-    model.graph.initializer.extend(graph.constants[name] for name in needed if name in graph.constants)
+    model.graph.initializer.extend(read_in(graph.constants[name]) for name in needed if name in graph.constants)
     model.graph.input.extend(graph.info(name) for name in inputs)
     model.graph.output.extend(graph.info(name) for name in outputs)
     ranked = tuple(graph.shape(name) is not None for name in outputs)
