@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launched_kernels import check_that_no_cheat_wins, faulty_file, product_file, written
+from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alone, product_file, written
 
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
 from tunery.devices import Device, open_device
@@ -14,7 +14,7 @@ from tunery.devices.contract import DeviceContract
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels.cuda import CudaDialect
 from tunery.dialects.kernels.kernel_file import read_kernel
-from tunery.domain import Network, Target
+from tunery.domain import Network, Outcome, Target
 from tunery.domain.request import Request
 from tunery.measuring.verification import compare, expect
 from tunery.runtime.opening import kernel_threads
@@ -319,6 +319,15 @@ def test_an_example_compiles_and_computes_what_its_reference_computes(name: str,
 def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     path = written(tmp_path, FAULTY, FAULTY_FILE)
     check_that_no_cheat_wins(path, tmp_path, "cuda", "cu", FAULTS)
+
+
+@needs_gpu
+@pytest.mark.parametrize("fault", [4, 6, 7, 8, 9, 10, 12])
+def test_a_kernel_that_cheats_is_told_however_slow_it_is(tmp_path: Path, fault: int) -> None:
+    """Those that do not end the process that measures them."""
+    path = written(tmp_path, FAULTY, FAULTY_FILE)
+    found = measured_alone(path, tmp_path, CudaDialect(), fault)
+    assert found.outcome in {Outcome.WRONG_RESULT, Outcome.RUN_FAILED}, FAULTS[fault]
 
 
 @needs_gpu

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launched_kernels import check_that_no_cheat_wins, faulty_file, product_file, written
+from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alone, product_file, written
 
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import Device, open_device
 from tunery.devices.contract import DeviceContract
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels.opencl import OpenClDialect
-from tunery.domain import Network, Target
+from tunery.domain import Network, Outcome, Target
 
 
 def lacking() -> str:
@@ -185,6 +185,15 @@ def test_a_work_group_that_the_device_cannot_hold_is_refused_as_it_is_built(tmp_
 def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     path = written(tmp_path, FAULTY, FAULTY_FILE)
     check_that_no_cheat_wins(path, tmp_path, "opencl", "cl", FAULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [3, 4, 6, 7, 8, 9, 10, 12])
+def test_a_kernel_that_cheats_is_told_however_slow_it_is(tmp_path: Path, fault: int) -> None:
+    """Those that do not end the process that measures them."""
+    path = written(tmp_path, FAULTY, FAULTY_FILE)
+    found = measured_alone(path, tmp_path, OpenClDialect(), fault)
+    assert found.outcome in {Outcome.WRONG_RESULT, Outcome.RUN_FAILED}, FAULTS[fault]
 
 
 def test_a_damaged_built_kernel_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,34 @@ def test_a_reordered_sum_passes_and_a_missing_term_does_not(length: int, scale: 
     assert not judge(reference, (reference - terms[:, -1]).astype(np.float32), length).passed
 
 
+def rounded_sums(terms: Array) -> Array:
+    """Sum along the last axis, and round each partial sum."""
+    total = np.zeros(terms.shape[:-1], terms.dtype)
+    for k in range(terms.shape[-1]):
+        total = (total + terms[..., k]).astype(terms.dtype)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length"), [("float16", 64), ("float16", 576), ("float16", 1024), ("bfloat16", 16), ("bfloat16", 64)]
+)
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_missing_term_shows_in_16_bits_and_the_order_of_rounded_sums_does_not(
+    dtype: str, length: int, *, wide: bool
+) -> None:
+    """Also of one row alone, and where the reference sums in 32 bits and the other kernel does not."""
+    generator, kind = np.random.default_rng(2), numpy_dtype(dtype)
+    left, right = (generator.uniform(-1, 1, shape).astype(kind) for shape in ((8, 1, length), (1, 256, length)))
+    terms = (left.astype(np.float32) * right.astype(np.float32)).astype(np.float32 if wide else kind)
+    reference = rounded_sums(terms).astype(kind)
+    backwards = rounded_sums(terms[..., ::-1].astype(kind))
+    assert judge(reference, backwards, length).passed
+    missing = rounded_sums(terms[..., 1:]).astype(kind)
+    assert not judge(reference, missing, length).passed
+    assert not judge(reference, np.where(np.arange(8)[:, None] == 3, missing, reference), length).passed
+    assert judge(reference, np.where(np.arange(8)[:, None] == 3, backwards, reference), length).passed
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_the_tolerance_follows_the_dtype_and_max_error_is_its_share(dtype: str) -> None:
     reference = normal(dtype)
@@ -58,8 +86,9 @@ def test_one_element_that_is_not_finite_is_wrong(bad: float) -> None:
     assert "NaN" in verdict.detail
 
 
-def test_where_the_reference_is_not_finite_only_the_kind_is_compared() -> None:
-    reference = normal()
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_where_the_reference_is_not_finite_only_the_kind_is_compared(dtype: str) -> None:
+    reference = normal(dtype)
     reference[0, :3] = [np.nan, np.inf, -np.inf]
     assert judge(reference, reference.copy()).passed
     for position, value in ((0, 1.0), (1, 1.0), (1, -np.inf), (2, np.nan)):

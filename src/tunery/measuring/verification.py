@@ -9,10 +9,16 @@ K is the length of the reduction behind one output element (estimated from the w
 terms moves it by about eps·sqrt(K) of its size, and 4 leaves room for the largest of millions of elements. `floor`
 covers what no reduction explains (another exp, a fused multiply-add): 1e-5 for float32, 1e-2 for float16. `scale` is
 the output's typical magnitude, its RMS or 8 times the median of its non-zero elements, whichever is less, so one huge
-element (an attention mask) does not hide all others. A missing term of K shifts an element by about scale/sqrt(K), far
-over the limit. Where r is NaN, x must not be finite; where r is infinite, x must equal it; where r is finite, x must be
-finite, and at least one must be. An output that is constant where the reference's is not is wrong, whatever the
-tolerance says.
+element (an attention mask) does not hide all others. A missing term of K shifts an element by about scale/sqrt(K): far
+over the limit in float32, below it in float16, where K is some hundreds. So 16-bit floats are compared in blocks of 256
+as well, in which rounding averages out and a missing term does not:
+
+    RMS(x - r) <= t' · max(scale, RMS(r)),    t' = eps(dtype) · sqrt(K) / 2 + floor(dtype) / 2
+
+Two sums of K terms that round each partial sum differ by some 0.28 · eps · sqrt(K) in RMS (the partial sums' average is
+half of the last one, uniform rounding has eps/sqrt(12)); one without a term differs by 1/sqrt(K). Where r is NaN, x
+must not be finite; where r is infinite, x must equal it; where r is finite, x must be finite, and at least one must
+be. An output that is constant where the reference's is not is wrong, whatever the tolerance says.
 
 A kernel that does not merely reorder sums (Winograd's convolution) may be given `slack`: t is that many times larger.
 """
@@ -33,6 +39,8 @@ MAX_ERROR = 1e9
 
 _FLOOR = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2, "bfloat16": 4e-2}
 _COARSE_FLOOR = 0.25
+_COARSE_EPS = 1e-4
+_BLOCK, _LEAST_BLOCK = 256, 64
 _PROBE = 65_536
 _CONSTANT_FROM = 8
 _OUTLIER = 8.0
@@ -48,6 +56,8 @@ class Expected:
     limit: npt.NDArray[np.float32] | None
     constant: bool
     finite: float = 1.0
+    blocks: npt.NDArray[np.float64] | None = None
+    """The largest RMS of the deviation in each block, of 16-bit floats."""
 
 
 def expect(workload: Workload, outputs: Sequence[Array]) -> list[Expected]:
@@ -56,8 +66,8 @@ def expect(workload: Workload, outputs: Sequence[Array]) -> list[Expected]:
     prepared = []
     for spec, values in zip(workload.output_specs, outputs, strict=True):
         floating = is_float(values.dtype)
-        limit = _limit(values, tolerance(values.dtype, length)) if floating else None
-        prepared.append(Expected(spec.name, values, limit, _constant(values), finite_share(values)))
+        limit, blocks = _limits(values, length) if floating else (None, None)
+        prepared.append(Expected(spec.name, values, limit, _constant(values), finite_share(values), blocks))
     return prepared
 
 
@@ -111,8 +121,11 @@ def finite_share(values: Array) -> float:
     return float(np.mean(np.isfinite(values))) if values.size and is_float(values.dtype) else 1.0
 
 
-def _limit(reference: Array, share: float) -> npt.NDArray[np.float32]:
-    """Return the largest allowed deviation of each element."""
+def _limits(reference: Array, length: float) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64] | None]:
+    """Return the largest allowed deviation of each element, and its largest RMS in each block of 16-bit floats.
+
+    None for the blocks of other floats, and of few elements.
+    """
     magnitude = np.abs(reference.astype(np.float64))
     magnitude[~np.isfinite(magnitude)] = 0.0
     probe = magnitude.ravel()[:: max(1, magnitude.size // _PROBE)]
@@ -122,8 +135,20 @@ def _limit(reference: Array, share: float) -> npt.NDArray[np.float32]:
         rms = float(np.sqrt(np.mean((magnitude / magnitude.max()) ** 2)) * magnitude.max())
         scale = min(rms, _OUTLIER * float(np.median(probe)))
     smallest = max(_SMALLEST, _finfo(reference.dtype, "smallest_normal"))
+    blocks, eps = None, _finfo(reference.dtype, "eps")
+    if eps > _COARSE_EPS and reference.size >= _LEAST_BLOCK:
+        share = 0.5 * (eps * np.sqrt(max(1.0, length)) + _FLOOR.get(reference.dtype.name, _COARSE_FLOOR))
+        blocks = share * np.maximum(scale, _rms_of_blocks(magnitude)) + smallest
     with np.errstate(over="ignore", under="ignore"):
-        return np.minimum(share * (scale + magnitude) + smallest, _LARGEST).astype(np.float32)
+        share = tolerance(reference.dtype, length)
+        return np.minimum(share * (scale + magnitude) + smallest, _LARGEST).astype(np.float32), blocks
+
+
+def _rms_of_blocks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Return the RMS of each block of successive elements; the last one takes what is left."""
+    starts = np.arange(max(1, values.size // _BLOCK)) * _BLOCK
+    sums = np.add.reduceat(np.square(values.ravel(), dtype=np.float64), starts)
+    return np.asarray(np.sqrt(sums / np.diff(starts, append=values.size)))
 
 
 def _deviation(reference: Expected, values: Array, slack: float) -> tuple[float, str]:
@@ -140,7 +165,22 @@ def _deviation(reference: Expected, values: Array, slack: float) -> tuple[float,
         unequal = int(np.count_nonzero(values != reference.values))
         return (MAX_ERROR, f"{unequal} of {values.size} elements are unequal") if unequal else (0.0, "")
     limit = reference.limit if slack == 1 else reference.limit * np.float32(slack)
-    return _float_deviation(reference.values, values, limit)
+    error, detail = _float_deviation(reference.values, values, limit)
+    blocks = None if detail else reference.blocks
+    return (error, detail) if blocks is None else _block_deviation(reference.values, values, slack * blocks, error)
+
+
+def _block_deviation(
+    reference: Array, values: Array, limits: npt.NDArray[np.float64], error: float
+) -> tuple[float, str]:
+    with np.errstate(invalid="ignore"):
+        difference = values.astype(np.float64) - reference.astype(np.float64)
+    difference[~np.isfinite(difference)] = 0.0  # where they should be
+    shares = _rms_of_blocks(difference) / limits
+    worst = max(error, float(shares.max()))
+    if worst > 1:
+        return worst, f"{np.count_nonzero(shares > 1)} of {shares.size} blocks deviate, up to {worst:.3g} x tolerance"
+    return worst, ""
 
 
 def _float_deviation(reference: Array, values: Array, limit: npt.NDArray[np.float32]) -> tuple[float, str]:

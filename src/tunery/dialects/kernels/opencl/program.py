@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.devices.opencl.platform import Connection
+from tunery.dialects import Array
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.buffers import GuardedArray
 from tunery.dialects.kernels.gcc import macros
@@ -131,6 +132,7 @@ class OpenClKernel(BuiltKernel):
         except cl.Error as error:
             raise DialectError(f"the device has no room for the kernel's arguments: {error}") from error
         self._map()
+        self._called = False
 
     def _map(self) -> None:
         cl = self._to.cl
@@ -145,6 +147,13 @@ class OpenClKernel(BuiltKernel):
             mapped.base.release(self._to.queue)
         self._maps.clear()
         self._to.queue.finish()
+
+    @override
+    def give(self, arrays: Mapping[str, Array]) -> None:
+        super().give(arrays)
+        if not self._called:
+            self._called = True
+            self.call()  # the driver makes the code, PoCL in 70 to 300 ms: a race would take the kernel for a slow one
 
     @override
     def call(self, calls: int = 1, change: Change | None = None) -> float:
