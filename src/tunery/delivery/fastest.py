@@ -58,7 +58,12 @@ async def compile_fastest(
         if not made:
             raise errors[0]
         say("timing the networks in turns")
-        times = await _in_turns(made)
+        times, failed = await time_files(made)
+        for name in failed.keys() & made.keys():
+            del made[name]
+            refused[name] = f"its file cannot be run: {failed[name]}"
+        if not made:
+            raise next(iter(failed.values()))
         best = min((name for name in made if name in times), key=lambda name: times[name], default=next(iter(made)))
         _, report, network = made[best]
         inputs = [*files_of(request), *([sign] if sign else [])]
@@ -80,32 +85,42 @@ async def compile_fastest(
     return report, network
 
 
-async def _in_turns(made: Mapping[str, Made]) -> dict[str, float]:
+async def time_files(made: Mapping[str, Made]) -> tuple[dict[str, float], dict[str, TuneryError]]:
     """Return the median seconds of a call of each network that a dialect runs, and of ONNX Runtime, called in turns.
 
-    Nothing where there is none of them, or no ONNX file.
+    Nothing where there is none of them, or no ONNX file. One that fails costs the others nothing: its error is told.
     """
     ours = {name: one for name, one in made.items() if not one[1].no_kernels and one[2].blob}
+    failed: dict[str, TuneryError] = {}
     if not ours:
-        return {}
+        return {}, failed
     first = next(iter(ours.values()))[0]
-    samples: dict[str, list[float]] = {name: [] for name in (*ours, _THEIRS)}
+    sides: dict[str, tuple[Contestants, str]] = {}
     with ExitStack() as ends:
-        contestants: dict[str, Contestants] = {}
-        lent = Expected([])
+        theirs: Expected | None = None
         for name, (work, report, network) in ours.items():
-            blob = work.runtime.blobs.put(Path(report.path), temporary=True)
-            started = Contestants.start(work.runtime, network, {_OURS: blob}, lent if lent.worker else None)
+            blobs = work.runtime.blobs
+            try:
+                blob = blobs.put(Path(report.path), temporary=True)
+            except TuneryError as error:  # the disk is full
+                failed[name] = error
+                continue
+            ends.callback(blobs.release, blob)
+            started = Contestants.start(work.runtime, network, {_OURS: blob}, theirs)
             ends.callback(started.close)
-            contestants[name] = started
-            if not lent.worker:
-                lent = Expected([], started.workers[_THEIRS])
+            sides[name] = started, _OURS
+            if theirs is None:
+                theirs = Expected([], started.workers[_THEIRS])
+                sides[_THEIRS] = started, _THEIRS
+        samples: dict[str, list[float]] = {name: [] for name in sides}
         async with first.stage("check", Role.MEASURER):
             for turn in range(_ROUNDS):
-                names = [*samples]
-                for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                    side, label = (
-                        (contestants[next(iter(ours))], _THEIRS) if name == _THEIRS else (contestants[name], _OURS)
-                    )
-                    samples[name] += await side.ask(label, "samples", _TURN_S, 1)
-    return {name: median(found) for name, found in samples.items()}
+                names = [name for name in sides if name not in failed]
+                shift = turn % max(1, len(names))
+                for name in names[shift:] + names[:shift]:
+                    side, label = sides[name]
+                    try:
+                        samples[name] += await side.ask(label, "samples", _TURN_S, 1)
+                    except TuneryError as error:
+                        failed[name] = error
+    return {name: median(samples[name]) for name in sides if name not in failed}, failed

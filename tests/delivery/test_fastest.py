@@ -1,0 +1,114 @@
+"""The files of several dialects are timed in turns; one that cannot be run costs the others nothing."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunery._errors import BlobError, CrashError
+from tunery.blobs.fake import FakeBlobs
+from tunery.delivery.fastest import Made, time_files
+from tunery.delivery.work import Work
+from tunery.dialects import get_dialect
+from tunery.domain import HERE, Network
+from tunery.domain.request import CompileReport, Request
+from tunery.engines import WorkerSpec
+
+THEIRS = "OnnxRuntimeContestant"
+
+
+class Runtime:
+    """Stands in for a job's runtime and engine: a file's text is its name, and calls of those in `fails` raise."""
+
+    threads, measure_cores, measure_host, host_facts = 1, None, HERE, None
+    environment = get_dialect("fake").environment()
+    measuring_environment = environment.measuring()
+
+    def __init__(self, *fails: str, full: bool = False) -> None:
+        self.engine, self.pools, self.blobs = self, self, Full() if full else FakeBlobs()
+        self.fails, self.alive, self.calls = fails, dict[str, str](), Counter[str]()
+        self.put = list[str]()
+
+    def start(self, spec: WorkerSpec) -> str:
+        worker, blob = f"worker {len(self.alive)}", spec.settings["blob"]
+        theirs = spec.service.endswith(THEIRS)
+        self.alive[worker] = THEIRS if theirs else self.blobs.get(blob).read_text()
+        self.put += [] if theirs else [blob]
+        return worker
+
+    def kill(self, worker: str) -> None:
+        del self.alive[worker]
+
+    async def call(self, worker: str, method: str, *args: object, deadline_s: float) -> list[float]:
+        assert method == "samples"
+        name = self.alive[worker]
+        self.calls[name] += 1
+        if name in self.fails:
+            raise CrashError(f"{name} was killed by SIGSEGV")
+        return [2e-3 if name == THEIRS else 1e-3]
+
+    @asynccontextmanager
+    async def stage(self, *of: object) -> AsyncIterator[None]:
+        yield
+
+
+class Full(FakeBlobs):
+    """A disk without room."""
+
+    def put(self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True) -> str:
+        raise BlobError("the disk is full")
+
+
+def made(directory: Path, **runtimes: Any) -> dict[str, Made]:
+    found = {}
+    for name, runtime in runtimes.items():
+        path = directory / name
+        path.write_text(name)
+        network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx")
+        report = CompileReport("n", str(path), path.stat().st_size, {})
+        no_store: Any = None
+        found[name] = (Work(runtime, no_store, Request("n", dialect=name), "job"), report, network)
+    return found
+
+
+def times(of: dict[str, Made]) -> tuple[dict[str, float], dict[str, str]]:
+    found, failed = asyncio.run(time_files(of))
+    return found, {name: str(error) for name, error in failed.items()}
+
+
+def test_files_are_timed_in_turns_with_one_onnx_runtime_and_nothing_is_left(tmp_path: Path) -> None:
+    runtime = Runtime()
+    found, failed = times(made(tmp_path, one=runtime, other=runtime))
+    assert found == {"one": 1e-3, "other": 1e-3, "onnxruntime": 2e-3}
+    assert not failed
+    assert set(runtime.calls.values()) == {7}
+    assert runtime.alive == {}
+    assert not any(runtime.blobs.has(one) for one in runtime.put)
+
+
+@pytest.mark.parametrize("fails", ["one", "other"])
+def test_a_file_that_crashes_costs_the_others_nothing(tmp_path: Path, fails: str) -> None:
+    runtime = Runtime(fails)
+    found, failed = times(made(tmp_path, one=runtime, other=runtime))
+    assert found.keys() == {"one", "other", "onnxruntime"} - {fails}
+    assert failed == {fails: f"{fails} was killed by SIGSEGV"}
+    assert runtime.calls[fails] == 1
+    assert runtime.alive == {}
+    assert not any(runtime.blobs.has(one) for one in runtime.put)
+
+
+def test_where_onnx_runtime_or_every_file_crashes_the_rest_is_told(tmp_path: Path) -> None:
+    found, failed = times(made(tmp_path, one=Runtime(THEIRS)))
+    assert (found, failed.keys()) == ({"one": 1e-3}, {"onnxruntime"})
+    found, failed = times(made(tmp_path, one=Runtime("one", THEIRS)))
+    assert (found, failed.keys()) == ({}, {"one", "onnxruntime"})
+
+
+def test_a_full_disk_costs_a_dialect_its_place(tmp_path: Path) -> None:
+    found, failed = times(made(tmp_path, one=Runtime(full=True), other=Runtime()))
+    assert found == {"other": 1e-3, "onnxruntime": 2e-3}
+    assert failed == {"one": "the disk is full"}
