@@ -5,7 +5,8 @@
 Every arm is a job of its own on an empty store: `none` builds every candidate, measures it to its end, one at a time,
 and gives every task an equal share; `filter`, `abandonment` and `allocation` switch on one thing each, `parallel`
 measures as many kernels at once as there are slots (only repeated timings then say whether that is too many), and `all`
-is all of them but that. Ratios are over `none` of the same tasks and seed: below 1 is saved, or faster.
+is all of them but that. Ratios are over `none` of the same tasks and seed: below 1 is saved, or faster. `to equal` is
+the time, or the core-seconds, until the latency was reached which the slower of the two ended with.
 
 A line of JSON is kept for each finished arm in --json; run it again to go on, with the same code on the same device.
 --table prints the table of that file alone.
@@ -28,6 +29,7 @@ from tunery.dialects import get_dialect
 from tunery.domain import Budget, Calibration, Task
 from tunery.domain.request import NO_TRIMMING, Request, Trimming
 from tunery.reports.format import as_text, new_table
+from tunery.reports.job import job_view
 from tunery.service.session import extract, tune_tasks
 from tunery.store import open_store
 
@@ -47,7 +49,11 @@ ARMS: Mapping[str, Trimming] = {
     PARALLEL: NO_TRIMMING,
     "all": Trimming(),
 }
+_SAME = 1.02
+"""How many times a latency counts as that latency."""
 KINDS = {"wall_s": "wall", "core_s": "core", "device_s": "device", "after_s": "latency"}
+
+Curve = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,8 @@ def tuned(dialect: str, tasks: Sequence[Task], arm: str, seed: int, trials: int)
             with open_store(store) as opened:
                 opened.save_calibration(_all_at_once(dialect))
         report = tune_tasks(request, tasks)
+        with open_store(store) as opened:
+            curve = job_view(opened, report.job.job_id).curve
     spend = report.job.spend
     return {
         "dialect": dialect, "device_kind": get_dialect(dialect).device, "arm": arm, "seed": seed, "tasks": len(tasks),
@@ -126,6 +134,7 @@ def tuned(dialect: str, tasks: Sequence[Task], arm: str, seed: int, trials: int)
         "after_s": report.after_s, "degree": max(task.degree for task in report.job.tasks),
         "dropped": sum(task.dropped for task in report.job.tasks),
         "abandoned": sum(task.outcomes.get("abandoned", 0) for task in report.job.tasks),
+        "curve": [[point.at_s, point.paid_s, point.latency_s] for point in curve],
         "load_per_core": [round(before, 1), round(os.getloadavg()[0] / (os.cpu_count() or 1), 1)],
     }  # fmt: skip
 
@@ -141,8 +150,8 @@ def _all_at_once(dialect: str) -> Calibration:
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a table: for each dialect and arm the medians over seeds, and the least and the most."""
     made = new_table(
-        "dialect", "device", "arm", "#seeds", *(f"#{name}" for name in KINDS.values()), "#dropped", "#abandoned",
-        "#at once", "#load",
+        "dialect", "device", "arm", "#seeds", *(f"#{name}" for name in KINDS.values()), "#wall to equal",
+        "#core to equal", "#dropped", "#abandoned", "#at once", "#load",
     )  # fmt: skip
     plain = {(row["dialect"], row["seed"]): row for row in rows if row["arm"] == NONE}
     for dialect in dict.fromkeys(row["dialect"] for row in rows):
@@ -153,12 +162,26 @@ def table(rows: Sequence[Row]) -> str:
                 continue
             ratios = [_spread([one[kind] / base[kind] for one, base in pairs if one[kind] and base[kind]])
                       for kind in KINDS]  # fmt: skip
+            equal = [ratio for one, base in pairs if (ratio := to_equal(one["curve"], base["curve"]))]
+            ratios += [_spread([ratio[kind] for ratio in equal]) for kind in (0, 1)]
             made.add_row(
                 dialect, mine[0]["device_kind"], arm, str(len(mine)), *ratios,
                 *(f"{statistics.median(row[name] for row in mine):.0f}" for name in ("dropped", "abandoned", "degree")),
                 f"{max(load for row in mine for load in row['load_per_core']):.1f}",
             )  # fmt: skip
-    return as_text(made, 180)
+    return as_text(made, 230)
+
+
+def to_equal(one: Curve, other: Curve) -> tuple[float, float] | None:
+    """Return what `one` took over what `other` took, in seconds and in core-seconds, to the latency that both reached.
+
+    A curve has seconds, core-seconds and the latency from then on. None where one of them is empty.
+    """
+    if not one or not other:
+        return None
+    reached_s = _SAME * max(min(latency_s for _, _, latency_s in curve) for curve in (one, other))
+    mine, theirs = (next(point for point in curve if point[2] <= reached_s) for curve in (one, other))
+    return (mine[0] / theirs[0], mine[1] / theirs[1]) if theirs[0] > 0 and theirs[1] > 0 else None
 
 
 def _spread(ratios: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ def row(arm: str, seed: int, wall_s: float, after_s: float | None) -> dict[str, 
     return {
         "dialect": "kernels", "device_kind": "cpu", "arm": arm, "seed": seed, "wall_s": wall_s, "core_s": wall_s,
         "device_s": wall_s, "after_s": after_s, "dropped": 3, "abandoned": 4, "degree": 1, "load_per_core": [0.1, 0.2],
+        "curve": [] if after_s is None else [(1.0, 2.0, 9.0), (wall_s, 2 * wall_s, after_s)],
     }  # fmt: skip
 
 
@@ -22,6 +23,15 @@ def test_ratios_are_over_the_untrimmed_run_of_the_same_seed() -> None:
     assert "0.75 (0.50 to 1.00)" in line
 
 
+def test_what_equal_latency_took_is_read_from_the_curves() -> None:
+    slow = [(1.0, 10.0, 8.0), (4.0, 20.0, 3.0), (9.0, 40.0, 1.0)]
+    fast = [(2.0, 5.0, 3.0)]
+    assert across.to_equal(fast, slow) == (0.5, 0.25)
+    assert across.to_equal(slow, fast) == (2.0, 4.0)
+    assert across.to_equal(slow, [(3.0, 20.0, 0.5)]) == (3.0, 2.0)
+    assert across.to_equal(slow, []) is None
+
+
 @pytest.mark.jobs
 def test_an_interrupted_study_goes_on_and_a_missing_dialect_costs_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -30,7 +40,8 @@ def test_an_interrupted_study_goes_on_and_a_missing_dialect_costs_itself(
     subjects = {"iree": ("zoo:mlp-mnist",), "fake": ("fake:demo?tasks=2",)}
     first = across.study(plan, Kept(tmp_path / "rows.jsonl", across.__file__), subjects)
     assert sorted(str(row["arm"]) for row in first) == sorted(across.ARMS)
-    assert all(row["trials_done"] == 4 and row["after_s"] for row in first)
+    assert all(row["trials_done"] == 4 and row["after_s"] and row["curve"] for row in first)
+    assert "nan" not in across.table(first)
     assert "iree" in capsys.readouterr().out
     again = across.study(plan, Kept(tmp_path / "rows.jsonl", across.__file__), subjects)
     assert again == first
