@@ -1,6 +1,6 @@
 """What each way of saving saves, by dialect and kind of device: the same tasks and trials, with one of them on in turn.
 
-    python benchmarks/across.py [--trials 12] [--seeds 2] [--dialects metaschedule,kernels,opencl] [--json FILE]
+    python benchmarks/across.py [--trials 4] [--seeds 3] [--dialects metaschedule,kernels,opencl] [--json FILE]
 
 Every arm is a job of its own on an empty store: `none` builds every candidate, measures it to its end, one at a time,
 and gives every task an equal share; `filter`, `abandonment` and `allocation` switch on one thing each, `parallel`
@@ -68,8 +68,8 @@ class Plan:
 def main() -> None:
     """Read what is asked for, and run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=12)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dialects", default="metaschedule,kernels,opencl")
     parser.add_argument("--json", default="out/across.jsonl")
     parser.add_argument("--table", action="store_true", help="print the table of what is known, and measure nothing")

@@ -14,6 +14,7 @@ WITH_HELP = sorted(
 )
 SMALLEST = {
     "across.py": ["--table", "--json", "{here}/none.jsonl"],
+    "gallery.py": ["--table", "--json", "{here}/none.jsonl"],
     "agents.py": ["--hosts", "1", "--build-s", "0.05", "--seconds", "1", "--calls", "4", "--idle", "1"],
     "conformance.py": ["--only", "test_relu"],
     "delivery.py": ["tiny", "--json", "{here}/delivery.json"],
