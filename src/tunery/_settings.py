@@ -26,6 +26,7 @@ class Settings(BaseSettings):
     socket: str = ""
     prices: str = ""
     load_watch: bool = True
+    build_here: bool = True
     server: str = ""
     token: str = ""
 

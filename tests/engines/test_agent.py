@@ -203,6 +203,24 @@ def test_an_agent_of_another_version_is_refused_once_and_for_all(change: str, tm
             ask(engine, worker, "count")
 
 
+def test_a_host_says_how_busy_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_LOAD_WATCH", "on")
+    shared = (
+        "from tunery.devices.cpu.foreign import CpuForeignLoad\n"
+        "CpuForeignLoad.taken = lambda self: 1.5"
+    )  # fmt: skip
+    heard: list[str] = []
+    with FakeBlobs() as blobs, AgentEngine("far", bent(shared, tmp_path), blobs, timing=QUICK) as engine:
+        assert engine.use() is None
+        engine.watch(heard.append)
+        wait_until(lambda: engine.use() is not None)
+        use = engine.use()
+        assert use is not None
+        assert use.others == 1.5
+        assert use.ours >= 0.0
+        wait_until(lambda: len(heard) > 1)
+
+
 def test_a_second_answer_is_none(tmp_path: Path) -> None:
     twice = (
         "once = _protocol.FrameWriter.send\n"

@@ -82,6 +82,28 @@ def test_both_hosts_build_and_one_measures(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("far")
+def test_where_this_host_is_not_to_build_others_do_as_soon_as_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_BUILD_HERE", "off")
+    with runtimes() as made:
+        report = run_in(tmp_path, "fake:only?tasks=2&build_s=0.1", "60trials")
+    assert report.job.state is JobState.DONE
+    spans = [span for span in made[0].dispatch.spans if span.kind == "build"]
+    there = [span.start_s for span in spans if span.worker.startswith(FAR)]
+    here = [span.start_s for span in spans if not span.worker.startswith(FAR)]
+    assert len(there) > len(here)
+    assert max(here, default=0.0) <= min(there)
+    expect_nothing_held(made[0])
+
+
+def test_where_no_host_comes_this_one_builds_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_BUILD_HERE", "off")
+    add_host("gone", "sh -c 'exit 255' x")
+    assert run_in(tmp_path, "fake:alone", "10trials").job.state is JobState.DONE
+
+
+@pytest.mark.usefixtures("far")
 def test_a_host_that_is_lost_again_and_again_costs_nothing_but_time(tmp_path: Path) -> None:
     killed: list[int] = []
 

@@ -6,7 +6,7 @@ Our own are there by name, others by the entry point group `tunery.engines`.
 from importlib.metadata import EntryPoint, entry_points
 
 from tunery._errors import UsageError
-from tunery.engines._base import Engine, HostControl, OnUsage, Role, WorkerSpec
+from tunery.engines._base import Engine, HostControl, HostUse, OnUsage, Role, WorkerSpec
 from tunery.engines.inline import InlineEngine
 from tunery.engines.joined import JoinedEngine
 from tunery.engines.local.engine import LocalEngine
@@ -16,6 +16,7 @@ __all__ = [
     "AgentEngine",
     "Engine",
     "HostControl",
+    "HostUse",
     "InlineEngine",
     "JoinedEngine",
     "LocalEngine",

@@ -57,6 +57,14 @@ class WorkerSpec:
     host: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """How many cores of a host were used in its last seconds: `ours` by this engine, `others` by all else there."""
+
+    ours: float
+    others: float
+
+
 class HostControl(ABC):
     """What an engine can do about its workers' processes where it is beside them: see `Engine.control`.
 
@@ -128,8 +136,13 @@ class Engine(ABC):
         """Return in a sentence why a host is away, "" where it is not."""
         return ""
 
+    def use(self, host: str = "") -> HostUse | None:  # noqa: ARG002
+        """Return how busy a further host is; None where it does not tell, and of the host that the caller is on."""
+        return None
+
     def watch(self, changed: Callable[[str], None]) -> None:  # noqa: B027 - a host that cannot go away says nothing
-        """Have `changed` called with a host's name, on a thread of the engine, whenever it has come or gone."""
+        """Have `changed` called with a host's name, on a thread of the engine, whenever it has come or gone, or its use
+        has changed."""
 
     def hold_device(self, host: str = "") -> Future[Callable[[], None]]:
         """Wait for the right to measure on a further host, beside whoever else measures there.

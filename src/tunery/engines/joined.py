@@ -11,7 +11,7 @@ from typing_extensions import override
 from tunery._errors import EngineError
 from tunery.blobs import Blobs
 from tunery.domain import HostFacts
-from tunery.engines._base import Engine, HostControl, WorkerSpec
+from tunery.engines._base import Engine, HostControl, HostUse, WorkerSpec
 from tunery.engines._followed import FollowedBlobs
 
 
@@ -71,6 +71,10 @@ class JoinedEngine(Engine):
     @override
     def trouble(self, host: str = "") -> str:
         return self._engines[host or self.hosts[0]].trouble()
+
+    @override
+    def use(self, host: str = "") -> HostUse | None:
+        return self._engines[host or self.hosts[0]].use()
 
     @override
     def watch(self, changed: Callable[[str], None]) -> None:

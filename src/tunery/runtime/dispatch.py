@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tunery._errors import UsageError, WorkError
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.domain import HERE
+from tunery.engines import HostUse
 from tunery.scheduling import (
     CapacityChanged,
     Event,
@@ -28,6 +29,7 @@ from tunery.scheduling import (
 
 CORE = f"{HERE}/core"
 """The cores of this host, which every engine's first host is."""
+_USE_S = 15.0  # of what a runtime has last used
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class Dispatch:
         self._ids = itertools.count(1)
         self._origin = time.monotonic()
         self._claimed_s = time.process_time()
-        self._left: dict[str, int] = {}
+        self._left: dict[tuple[str, str], int] = {}
+        self._used: dict[tuple[str, str], tuple[float, float]] = {}  # when it was said, and how many cores
         self._cores = {CORE: self.granted}
 
     def now(self) -> float:
@@ -108,10 +111,19 @@ class Dispatch:
         """Return how many cores this host and those that build for it have in all."""
         return sum(self._cores.values())
 
-    def cores_left(self, who: str, cores: int) -> CapacityChanged:
-        """Return what `who` leaves of the cores beside others' load; the one that needs most decides for all."""
-        self._left[who] = cores
-        return CapacityChanged(self.now(), CORE, max(self._left.values()))
+    def cores_left(self, who: str, cores: int, host: str = HERE) -> CapacityChanged:
+        """Return what `who` leaves of a host's cores beside others' load; the one that needs most decides for all."""
+        self._left[host, who] = cores
+        left = max(cores for (at, _), cores in self._left.items() if at == host)
+        return CapacityChanged(self.now(), core_of(host), left)
+
+    def others_on(self, who: str, host: str, use: HostUse) -> float:
+        """Return how many cores of a host are used by others than us: each of ours has an agent there, `who` this one,
+        and to it the workers of the rest are others."""
+        self._used[host, who] = self.now(), use.ours
+        since_s = self.now() - _USE_S
+        rest = (ours for (at, one), (at_s, ours) in self._used.items() if at == host and one != who and at_s > since_s)
+        return max(0.0, use.others - sum(rest))
 
     def submit(self, job_id: str, owner: str = "", weight: float = 1.0, priority: int = 0, planned: int = 0) -> None:
         """Announce a job.

@@ -17,6 +17,7 @@ from typing import Any
 from tunery._errors import BlobError, CrashError, EngineError, LostWorkerError, WorkError
 from tunery._locks import hold_directory, is_held, own_directory
 from tunery._outputs import is_running
+from tunery._settings import settings
 from tunery.accounting.power import Power
 from tunery.devices.lock import DeviceLock
 from tunery.dialects import CrossCompiler, get_dialect
@@ -111,7 +112,10 @@ class Runtime:
         if facts is not None:
             self.dispatch.add({core_of(on): max(facts.granted, len(self.measure_cores))})
         builder = self.pools.of(Role.BUILDER)[0]
-        self.hosts = FurtherHosts(engine, builder, self.pools.start_builders, self._host_resized)
+        self.hosts = FurtherHosts(
+            engine, builder, self.pools.start_builders, self._host_resized, partial(self.dispatch.others_on, label)
+        )
+        self._build_here = settings().build_here
         self._waiting_at: dict[str, str] = {}  # stage to host
         self._waiting_builds: dict[str, str] = {}  # of these those that any host may make
         self._requests: dict[str, StageRequest] = {}  # of the workers that are held
@@ -133,9 +137,12 @@ class Runtime:
     def _host_resized(self, host: str, builders: int) -> None:
         """Have a further host take so many builds at a time; those that wait for one that has left go elsewhere."""
         cores = max(builders, len(self.measure_cores) if host == self.measure_host else 0)
-        self.dispatch.add({core_of(host): cores, self.resource(Role.BUILDER, host): builders})
+        left = self.dispatch.cores_left(self._label, cores, host)
+        self.dispatch.add({left.resource: left.capacity, self.resource(Role.BUILDER, host): builders})
         if not builders:
             self.dispatch.reroute([stage_id for stage_id, at in self._waiting_at.items() if at == host])
+        elif not self._build_here:
+            self.dispatch.reroute([stage_id for stage_id, at in self._waiting_builds.items() if at == HERE])
         self._move_builds(builders)
 
     async def device(self) -> DeviceDescription:
@@ -278,6 +285,12 @@ class Runtime:
             self.pools.give_back(role, worker)
             self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
 
+    def taken(self, host: str = HERE) -> float | None:
+        """Return how many cores of a host others use; None where that is not known."""
+        if host != HERE:
+            return self.hosts.taken(host)
+        return None if self.foreign is None else self.foreign.foreign.taken
+
     def in_use(self, job_id: str | None = None) -> float:
         """Return the core-seconds that stages have used which have not ended, of one job or of all."""
         return self.usage.in_use(job_id)
@@ -403,11 +416,12 @@ class Runtime:
         waiting, free = self.dispatch.queues(), self.scheduler.free
         return {
             host: HostLoad(
-                len(self.pools.of(Role.BUILDER, host)),
+                max(self.scheduler.capacity(self.resource(Role.BUILDER, host)), 1),
                 min(free(core_of(host)), free(self.resource(Role.BUILDER, host))),
                 waiting[core_of(host)],
             )
             for host in (HERE, *self.hosts.up)
+            if host != HERE or self._build_here
         }
 
     def _move_builds(self, most: int) -> None:

@@ -98,6 +98,10 @@ class Scheduler:
         """Return how much of a resource is free; less than 0 where it has shrunk under what runs."""
         return self._pool.free[resource]
 
+    def capacity(self, resource: str) -> int:
+        """Return how much there is of a resource now, free or not."""
+        return self._pool.capacity[resource]
+
     def validate_state(self) -> None:
         """Check every invariant of the state.
 

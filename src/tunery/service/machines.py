@@ -17,7 +17,8 @@ class Machine:
     """A host: its `state` is `up`, `away`, or `unused` where no job has needed it yet.
 
     Of its `granted` cores `busy` are held by stages now; `load` is the number of processes that wanted a core in the
-    last minute, None where the host does not tell. `queue` counts the stages that wait for their turn, by kind; they
+    last minute, `others` the number of cores that others than our workers use now; each is None where the host does not
+    tell. `queue` counts the stages that wait for their turn, by kind; they
     wait at the first host; `device_queue` those that wait for a device of the host, by its kind. `trouble` is why it is
     away, what it lacks, or that it is slow.
     """
@@ -31,6 +32,7 @@ class Machine:
     memory_bytes: int
     free_bytes: int | None
     load: float | None
+    others: float | None
     builds: bool
     queue: Mapping[str, int]
     device_queue: Mapping[str, int]
@@ -49,7 +51,7 @@ def machines(
     here = Machine(
         HERE, "up", ours.node, _system(ours), dispatch.granted,
         dispatch.granted - free.get(core_of(HERE), dispatch.granted), ours.memory_bytes,
-        psutil.virtual_memory().available, psutil.getloadavg()[0], True, dict(queue), _device_queue(HERE, resources),
+        psutil.virtual_memory().available, psutil.getloadavg()[0], _others(HERE, runtimes), True, dict(queue), _device_queue(HERE, resources),
         "", _fingerprints(ours.devices),
     )  # fmt: skip
     names = dict.fromkeys([host.name for host in added])
@@ -64,13 +66,18 @@ def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int], re
     trouble = next((text for engine in engines if (text := engine.trouble(name))), "")
     trouble = trouble or next((text for runtime in runtimes if (text := runtime.paces.remark(name))), "")
     if facts is None:
-        return Machine(name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, False, {}, {}, trouble, ())
+        return Machine(name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, None, False, {}, {}, trouble, ())
     left = free.get(core_of(name), facts.granted)
     return Machine(
         name, "up", facts.node, _system(facts), facts.granted, max(facts.granted - left, 0) if builds else 0,
-        facts.memory_bytes, None, None, builds, {}, _device_queue(name, resources), trouble,
+        facts.memory_bytes, None, None, _others(name, runtimes), builds, {}, _device_queue(name, resources), trouble,
         _fingerprints(facts.devices),
     )  # fmt: skip
+
+
+def _others(host: str, runtimes: Collection[Runtime]) -> float | None:
+    seen = (runtime.taken(host) for runtime in runtimes if host in runtime.engine.hosts)
+    return next((round(cores, 1) for cores in seen if cores is not None), None)
 
 
 def _device_queue(host: str, resources: Mapping[str, int]) -> dict[str, int]:

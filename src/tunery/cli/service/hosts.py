@@ -55,7 +55,8 @@ def list_(
             waiting = ", ".join(f"{count} {kind}" for kind, count in one["queue"].items())
             load = f"{one['busy']} of {one['granted']} cores busy" if one["granted"] else ""
             did = f"{duration(one['core_s'])} of core time so far" if one["core_s"] else ""
-            said = ", ".join(filter(None, (load, did)))
+            others = f"{one['others']:.1f} used by others" if one["others"] else ""
+            said = ", ".join(filter(None, (load, others, did)))
             say("  ".join(filter(None, (one["name"], one["state"], said, waiting and f"waiting: {waiting}",
                                         one["trouble"]))))  # fmt: skip
         return

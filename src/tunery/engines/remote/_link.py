@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from tunery._errors import EngineError, HostError, LostWorkerError
 from tunery.blobs import Blobs
 from tunery.domain import HostFacts
+from tunery.engines._base import HostUse
 from tunery.engines.remote._connection import Connection, agent_command, on_thread
 from tunery.engines.remote.agent import MISSED_KEEP_ALIVES
 
@@ -71,6 +72,8 @@ class Link:
         self.trouble = "it has not answered yet"
         self.hopeless = False
         self.own_cpu_s = 0.0
+        self.use: HostUse | None = None
+        self._used: tuple[float, float] | None = None  # when, and the CPU seconds of this connection until then
         self._past_own_cpu_s = 0.0
         self._clock_off_s: float | None = None
         self._losses = 0
@@ -95,7 +98,7 @@ class Link:
     # What other threads may use.
 
     def watch(self, changed: Callable[[str], None]) -> None:
-        """Have `changed` called with the host's name whenever it comes or goes."""
+        """Have `changed` called with the host's name whenever it comes or goes, or its use changes."""
         self.post(lambda: self._watchers.append(changed))
 
     def wait(self, seconds: float, tries: int) -> HostFacts:
@@ -252,7 +255,11 @@ class Link:
             changed = (facts is None) != (self.facts is None) or self.hopeless
             self.facts, self.trouble = facts, trouble
             self._changed.notify_all()
-        for watcher in self._watchers if changed else ():
+        if changed:
+            self._call_watchers()
+
+    def _call_watchers(self) -> None:
+        for watcher in self._watchers:
             watcher(self.host)
 
     def _ping(self) -> None:
@@ -274,6 +281,7 @@ class Link:
         if connection is not None:
             connection.end(orderly=False)
         self._past_own_cpu_s = self.own_cpu_s
+        self.use = self._used = None
         self._listener.lost()
         if hopeless:
             self._listener.given_up()
@@ -282,10 +290,22 @@ class Link:
         if header["do"] == "pong":
             self._clock_off_s = float(header["clock_s"]) - (time.time() - (time.monotonic() - self._pinged_s) / 2)
             self.own_cpu_s = self._past_own_cpu_s + float(header["own_cpu_s"])
+            self._take_use(float(header["own_cpu_s"]) + sum(header["cpu_s"].values()), float(header["others_cores"]))
         self._listener.heard(header, body)
         if header["do"] == "pong":
             with self._changed:
                 self._changed.notify_all()
+
+    def _take_use(self, cpu_s: float, others: float) -> None:
+        """Take in what the agent's processes have used since its last answer, and what others have."""
+        before, now_s = self._used, time.monotonic()
+        self._used = now_s, cpu_s
+        if before is None:
+            return
+        ours = max(cpu_s - before[1], 0.0) / max(now_s - before[0], 1e-9)
+        past, self.use = self.use, HostUse(round(ours, 1), round(others, 1))
+        if self.use != past:
+            self._call_watchers()
 
     def _close(self) -> None:
         self._over = True

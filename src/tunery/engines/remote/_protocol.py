@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = b"\0tunery agent\0\n"
 MOST_HEADER_BYTES = 1 << 20
 MOST_BODY_BYTES = 1 << 28

@@ -22,7 +22,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tunery._errors import BlobError, BlobNotFoundError, TuneryError
+from tunery._settings import settings
 from tunery.blobs import Blobs, DirectoryBlobs
+from tunery.devices import device_class
 from tunery.devices.lock import DeviceLock
 from tunery.domain import Environment, HostFacts
 from tunery.engines._base import Role, WorkerSpec
@@ -82,8 +84,10 @@ class LocalAgent:
         """Talk until the other side is gone."""
         os.write(self._writing, MAGIC)
         self._writer = FrameWriter(self._writing)
-        facts = TypeAdapter(HostFacts).dump_python(host_facts(), mode="json")
-        self._writer.send({"do": "hello", "protocol": PROTOCOL, **facts})
+        facts = host_facts()
+        self._others = device_class("cpu").foreign_load(facts.cores) if settings().load_watch else None
+        said = TypeAdapter(HostFacts).dump_python(facts, mode="json")
+        self._writer.send({"do": "hello", "protocol": PROTOCOL, **said})
         threading.Thread(target=self._watch, name="tunery-keep-alive", daemon=True).start()
         try:
             for header, body in frames(self._reader):
@@ -205,7 +209,10 @@ class LocalAgent:
     def _ping(self, _header: dict[str, Any], _body: bytes) -> None:
         own_s = self._control.own_cpu_s() + time.process_time()
         used = {theirs: self._control.cpu_s(name) for theirs, name in self._names.items()}
-        self._writer.send({"do": "pong", "clock_s": time.time(), "own_cpu_s": own_s, "cpu_s": used})
+        others = 0.0 if self._others is None else self._others.taken()
+        self._writer.send({
+            "do": "pong", "clock_s": time.time(), "own_cpu_s": own_s, "cpu_s": used, "others_cores": others
+        })  # fmt: skip
 
     def _check(self, header: dict[str, Any], _body: bytes) -> None:
         measuring = bool(header["measuring"])

@@ -12,7 +12,7 @@ from typing_extensions import override
 from tunery._errors import EngineError
 from tunery.blobs import Blobs
 from tunery.domain import Check, HostFacts
-from tunery.engines._base import Engine, HostControl, OnUsage, WorkerSpec, check_deadline
+from tunery.engines._base import Engine, HostControl, HostUse, OnUsage, WorkerSpec, check_deadline
 from tunery.engines._followed import FollowedBlobs
 from tunery.engines._payload import signatures
 from tunery.engines.remote._calls import Calls, RemoteCall, RemoteWorker
@@ -65,6 +65,10 @@ class AgentEngine(Engine):
     @override
     def trouble(self, host: str = "") -> str:
         return self._link.trouble
+
+    @override
+    def use(self, host: str = "") -> HostUse | None:
+        return self._link.use
 
     @override
     def watch(self, changed: Callable[[str], None]) -> None:

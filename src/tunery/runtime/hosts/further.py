@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import platform
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tunery._errors import EngineError, LostWorkerError
 from tunery.domain import HostFacts
-from tunery.engines import Engine
+from tunery.engines import Engine, HostUse
+from tunery.runtime.foreign_load import Foreign
 
 _READY_DEADLINE_S = 300.0
 _AWAY_S, _LOOK_S = 600.0, 0.5  # how long measuring waits for its host, and how often it looks
@@ -20,7 +22,8 @@ class FurtherHosts:
 
     A host joins when it answers, runs machine code of our kind, and its builders have the compiler that `ours`, a
     builder here, has: `start` then starts them, once, and returns their ids. `resized` hears how many builds a host
-    takes from now on, 0 when it has left.
+    takes from now on: fewer while others are at work there (`others`, of a host and its use, says with how many cores),
+    0 when it has left.
     """
 
     def __init__(
@@ -29,9 +32,12 @@ class FurtherHosts:
         ours: str,
         start: Callable[[str, HostFacts], list[str]],
         resized: Callable[[str, int], None],
+        others: Callable[[str, HostUse], float],
     ) -> None:
-        self._engine, self._ours, self._start, self._resized = engine, ours, start, resized
+        self._engine, self._ours, self._start, self._resized, self._others = engine, ours, start, resized, others
         self._builders: dict[str, list[str]] = {}
+        self._foreign: dict[str, Foreign] = {}
+        self._room: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._joining: dict[str, asyncio.Task[None]] = {}
         self.up: list[str] = []
@@ -58,8 +64,25 @@ class FurtherHosts:
             facts = self._engine.facts(host) if host in self._engine.hosts[1:] else None
             if facts is None:
                 self.leave(host, self._engine.trouble(host))
-            elif host not in self.up:
+            elif host in self.up:
+                self._look(host)
+            else:
                 self._joining[host] = asyncio.create_task(self._join(host, facts))
+
+    def _look(self, host: str) -> None:
+        """Give a host fewer builds while others use its cores."""
+        if (use := self._engine.use(host)) is None:
+            return
+        foreign = self._foreign[host]
+        foreign.look(time.monotonic(), self._others(host, use))
+        room = min(foreign.share.cores, len(self._builders[host]))
+        if room != self._room[host]:
+            self._room[host] = room
+            self._resized(host, room)
+
+    def taken(self, host: str) -> float | None:
+        """Return how many cores of a host others use; None where that is not known."""
+        return self._foreign[host].taken if host in self.up and self._engine.use(host) is not None else None
 
     async def _join(self, host: str, facts: HostFacts) -> None:
         if facts.machine != platform.machine():
@@ -78,7 +101,8 @@ class FurtherHosts:
             _log.warning("host %s does not build: it has %s, this has %s", host, theirs, ours, extra={"host": host})
         elif self._engine.facts(host) is not None:
             self.up.append(host)
-            self._resized(host, len(self._builders[host]))
+            self._foreign[host], self._room[host] = Foreign(len(facts.cores)), len(self._builders[host])
+            self._resized(host, self._room[host])
 
     async def _compiler(self, builder: str) -> str:
         found: str = await asyncio.wrap_future(self._engine.call(builder, "compiler", deadline_s=_READY_DEADLINE_S))

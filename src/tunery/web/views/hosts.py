@@ -31,6 +31,7 @@ class HostOut(BaseModel):
     memory_bytes: int
     free_bytes: int | None
     load: float | None
+    others: float | None
     builds: bool
     queue: dict[str, int]
     device_queue: dict[str, int]

@@ -20,6 +20,7 @@ function hostTable(found) {
     { head: "State", cell: (host) => h("div", {}, state(host.state), host.trouble && h("div", { class: "bad" }, host.trouble)) },
     { head: "Cores busy", num: true, cell: (host) => (host.granted ? `${host.busy} of ${host.granted}` : NONE) },
     { head: "Load, 1 min", num: true, cell: (host) => (host.load === null ? NONE : host.load.toFixed(2)) },
+    { head: "Others' cores", num: true, cell: (host) => (host.others === null ? NONE : host.others.toFixed(1)) },
     { head: "Memory free", num: true, opt: true, cell: (host) => bytes(host.free_bytes) },
     { head: "Memory", num: true, opt: true, cell: (host) => (host.memory_bytes ? bytes(host.memory_bytes) : NONE) },
     { head: "Waiting stages", cell: (host) => Object.entries(host.queue).map(([kind, number]) => `${count(number)} ${kind}`).join(", ") || (host.state === "up" ? "none" : NONE) },
