@@ -1,6 +1,8 @@
 """Nodes of a Ray cluster as hosts: real raylets on loopback join, leave and die, and so does the head."""
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +102,55 @@ def test_a_head_that_dies_costs_its_nodes_only_and_a_new_one_is_found(cluster: C
         cluster.start_node(FIRST)
         up(engine, FIRST)
         assert ask(engine, there, "count") == 1
+
+
+def test_a_service_on_the_head_has_the_nodes_build(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.start_node(FIRST)
+    cluster.start_node(SECOND)
+    for name in ("TUNERY_CACHE", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "store.db"))
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    monkeypatch.setenv("TUNERY_BUILD_HERE", "off")
+    command = [sys.executable, "-m", "tunery", "serve", "--engine", "ray", "--listen", "127.0.0.1:0", "--json"]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as service:
+        try:
+            told = answer_of(service)
+            monkeypatch.setenv("TUNERY_TOKEN", told["token"])
+            there = ("--server", told["url"], "--json")
+            job = ("--dialect", "fake", "--threads", "1", *there)
+            tunery("tune", "fake:first?tasks=1", "--budget", "4trials", *job)  # what needs the nodes has them join
+            wait_until(lambda: {FIRST, SECOND} <= {
+                host["name"] for host in tunery("hosts", "list", *there)["hosts"] if host["builds"]
+            })  # fmt: skip
+            tuned = tunery("tune", "fake:nodes?tasks=2&build_s=0.1", "--budget", "40trials", *job)
+            shown = tunery("jobs", "show", tuned["job"], *there)
+        finally:
+            service.terminate()
+    assert shown["status"] == "done"
+    assert min(shown["hosts"][node]["build"] for node in (FIRST, SECOND)) > 0
+    wait_until(lambda: not agents(Path(os.environ[MARK])))
+
+
+def answer_of(service: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert service.stdout is not None
+    text = ""
+    while not text.endswith("}\n"):
+        line = service.stdout.readline()
+        assert line, "the service has ended"
+        text += line.decode()
+    told: dict[str, Any] = json.loads(text)
+    return told
+
+
+def tunery(*words: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-m", "tunery", *words], capture_output=True, check=False, text=True,
+                          timeout=PATIENCE_S)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
 
 
 def test_where_there_is_no_cluster_a_sentence_says_so(tmp_path: Path) -> None:

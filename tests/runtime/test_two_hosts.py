@@ -97,6 +97,24 @@ def test_where_this_host_is_not_to_build_others_do_as_soon_as_there_are_any(
     expect_nothing_held(made[0])
 
 
+@pytest.mark.slow
+def test_what_crosses_slowly_counts_against_a_host(far: Path, tmp_path: Path) -> None:
+    # What the agent says arrives late: its builds take no longer, but their artifacts are here later.
+    late = (
+        "import os, subprocess, sys, time\n"
+        "agent = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
+        "while said := os.read(agent.stdout.fileno(), 1 << 16):\n"
+        "    time.sleep(0.5)\n"
+        "    os.write(1, said)\n"
+    )
+    add_host(FAR, f"{shlex.join([sys.executable, '-c', late])} {agent(far)}")
+    with runtimes() as made:
+        report = run_in(tmp_path, "fake:slowly?tasks=2&build_s=0.1", "200trials")
+    assert report.job.state is JobState.DONE
+    assert builds(made[0])[HERE] > builds(made[0])[FAR] > 0
+    assert made[0].paces.pace(FAR) > 1.0
+
+
 def test_where_no_host_comes_this_one_builds_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_BUILD_HERE", "off")
     add_host("gone", "sh -c 'exit 255' x")

@@ -375,6 +375,29 @@ def test_a_job_that_another_coordinator_has_taken_waits_here_no_more(tmp_path: P
     run(main())
 
 
+@pytest.mark.slow  # whoever works on it learns of it by the next heartbeat
+def test_any_coordinator_cancels_and_pauses_what_another_works_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (one, store), room_in(tmp_path) as (two, _):
+            given_up = await one.submit(request_in(tmp_path, ENDLESS, "4000trials"))
+            moved = await one.submit(request_in(tmp_path, f"{ENDLESS}&seed=1", "4000trials"))
+            await until_trials(one, given_up, 5)
+            await until_trials(one, moved, 5)
+            await two.cancel(given_up)
+            await two.pause(moved)
+            for job, state in ((given_up, JobState.CANCELLED), (moved, JobState.PAUSED)):
+                assert store.job(job).state is state
+                assert (await one.wait(job)).state is state
+            with pytest.raises(UsageError, match="cancelled already"):
+                await two.cancel(given_up)
+            await two.resume(moved)
+            await until_trials(two, moved, 5)
+            await one.cancel(moved)
+            assert (await two.wait(moved)).state is JobState.CANCELLED
+
+    run(main())
+
+
 def test_several_clients_that_take_a_job_out_at_once_leave_nothing_of_it(tmp_path: Path) -> None:
     async def later(act: Callable[[str], Coroutine[Any, Any, None]], job: str, after_s: float) -> str:
         await asyncio.sleep(after_s)
@@ -445,15 +468,12 @@ def test_two_rooms_of_one_store_do_each_job_once_and_respect_a_pause(tmp_path: P
     assert set(raced(tmp_path).values()) == {1}
 
 
-def test_a_job_at_work_elsewhere_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_job_at_work_elsewhere_is_not_begun_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with room_in(tmp_path) as (one, store), room_in(tmp_path) as (two, _):
             job = await one.submit(request_in(tmp_path, ENDLESS, "4000trials"), ShareRequest("ann", 2.0, 1))
             await until_trials(one, job, 5)
             before = store.job(job).request
-            for act in (two.pause, two.cancel):
-                with pytest.raises(UsageError, match="another process"):
-                    await act(job)
             with pytest.raises(UsageError, match="another process"):
                 await two.resume(job)
             assert store.job(job).request == before

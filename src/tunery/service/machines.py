@@ -51,7 +51,8 @@ def machines(
     here = Machine(
         HERE, "up", ours.node, _system(ours), dispatch.granted,
         dispatch.granted - free.get(core_of(HERE), dispatch.granted), ours.memory_bytes,
-        psutil.virtual_memory().available, psutil.getloadavg()[0], _others(HERE, runtimes), True, dict(queue), _device_queue(HERE, resources),
+        psutil.virtual_memory().available, psutil.getloadavg()[0], _others(HERE, runtimes), True, dict(queue),
+        _device_queue(HERE, resources),
         "", _fingerprints(ours.devices),
     )  # fmt: skip
     names = dict.fromkeys([host.name for host in added])
@@ -66,7 +67,9 @@ def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int], re
     trouble = next((text for engine in engines if (text := engine.trouble(name))), "")
     trouble = trouble or next((text for runtime in runtimes if (text := runtime.paces.remark(name))), "")
     if facts is None:
-        return Machine(name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, None, False, {}, {}, trouble, ())
+        return Machine(
+            name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, None, False, {}, {}, trouble, ()
+        )
     left = free.get(core_of(name), facts.granted)
     return Machine(
         name, "up", facts.node, _system(facts), facts.granted, max(facts.granted - left, 0) if builds else 0,

@@ -207,7 +207,7 @@ class JobManager:
 
         Raises:
             NothingFoundError: there is no such job.
-            UsageError: it is over, at work in another process, or cannot be run so.
+            UsageError: it is over, or cannot be run so.
         """
         status = await self.store.read(lambda store: store.job(job_id))
         stored_jobs.refuse_over(status)

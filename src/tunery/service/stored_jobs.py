@@ -100,22 +100,20 @@ def queue_again(store: Store, job_id: str, request: Plain) -> None:
     """
     status = store.job(job_id)
     refuse_over(status)
-    _refuse_others(store, status)
+    if status.state is JobState.RUNNING and store.taken(status.job_id):
+        raise UsageError(f"job {status.job_id} is at work in another process; stop that one")
     store.specify_job(job_id, request)
     leave(store, job_id, JobState.QUEUED)
 
 
 def leave_aside(store: Store, job_id: str, state: JobState) -> None:
-    """Pause or cancel a job that is not at work here.
+    """Pause or cancel a job that is not at work here; a process that works on it stops by its next heartbeat.
 
     Raises:
-        UsageError: it has ended, or is at work in another process.
+        UsageError: it has ended.
     """
-    status = store.job(job_id)
-    if status.state in _OVER:
-        raise UsageError(f"job {job_id} is {status.state} already")
-    _refuse_others(store, status)
-    leave(store, job_id, state)
+    if not store.take_out_job(job_id, state):
+        raise UsageError(f"job {job_id} is {store.job(job_id).state} already")
 
 
 def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: Plain | None) -> None:
@@ -170,8 +168,3 @@ def refuse_over(status: JobStatus) -> None:
     """
     if status.state in _OVER:
         raise UsageError(f"job {status.job_id} is {status.state}; submit its model anew: what is known is used")
-
-
-def _refuse_others(store: Store, status: JobStatus) -> None:
-    if status.state is JobState.RUNNING and store.taken(status.job_id):
-        raise UsageError(f"job {status.job_id} is at work in another process; stop that one")

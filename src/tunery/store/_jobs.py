@@ -245,6 +245,23 @@ class Jobs(Database):
         self._leases.pop(job_id, None)
         return mine
 
+    def take_out_job(self, job_id: str, state: JobState) -> bool:
+        """Leave a job in `state` whoever works on it; False if it is over. Its owner loses it by its next heartbeat.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+
+        def update(connection: Connection) -> bool:
+            if _row(connection, job_id, self.place)["state"] in _OVER:
+                return False
+            lease = {"owner": sa.null(), "heartbeat_at": None}
+            _update(connection, job_id, {"state": state.value, "updated_at": time.time(), **lease})
+            _tell(connection, job_id, state)
+            return True
+
+        return self.write(update)
+
     @override
     def lost_jobs(self, connection: Connection, job_ids: Collection[str]) -> set[str]:
         asked = {job_id: self._leases[job_id] for job_id in set(job_ids).intersection(self._leases)}
