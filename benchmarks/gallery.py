@@ -1,6 +1,6 @@
 """What tuning gains on each kernel of examples/kernels, in C and in OpenCL: a table.
 
-    python benchmarks/gallery.py [--trials 40] [--seconds 25] [--json FILE]
+    python benchmarks/gallery.py [--trials 40] [--seconds 35] [--json FILE]
 
 Every kernel is a job of its own on an empty store, on one thread, that ends after so many trials or seconds, whichever
 comes first. The gain is the latency of the author's default over that of the best verified configuration, both timed
@@ -32,7 +32,7 @@ def main() -> None:
     """Read what is asked for, and run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=25.0)
+    parser.add_argument("--seconds", type=float, default=35.0)
     parser.add_argument("--json", default="out/gallery.jsonl")
     parser.add_argument("--table", action="store_true", help="print the table of what is known, and measure nothing")
     options = parser.parse_args()

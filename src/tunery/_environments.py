@@ -70,15 +70,18 @@ def install_environment(name: str, requirements: Sequence[str]) -> Path:
         UsageError: its place cannot be written.
         WorkError: a package cannot be installed.
     """
-    with _held(name) as place:
+    with _held(name) as (place, lock):
         _clear(place)
         try:
-            _run([sys.executable, "-P", "-m", "venv", str(place)], "a virtual environment cannot be made")
+            _run([sys.executable, "-P", "-m", "venv", str(place)], "a virtual environment cannot be made", lock)
             needed = [*requirements, *_own_packages()]
             pip = [str(environment_python(name)), "-P", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-            _run([*pip, *needed], f"the packages of the dialect {name} cannot be installed")
-            _link_tunery(site_packages(name))
-            (place / _STAMP).write_text(json.dumps(_stamp(requirements)))  # the last of it: now it may be used
+            _run([*pip, *needed], f"the packages of the dialect {name} cannot be installed", lock)
+            try:
+                _link_tunery(site_packages(name))
+                (place / _STAMP).write_text(json.dumps(_stamp(requirements)))  # the last of it: now it may be used
+            except OSError as error:
+                raise WorkError(f"{place} cannot be written: {error.strerror or error}; make room there") from error
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -93,13 +96,15 @@ def remove_environment(name: str) -> bool:
     """
     if not os.path.lexists(environments_directory() / name):
         return False
-    with _held(name) as place:
+    with _held(name) as (place, _):
         return _clear(place)
 
 
 @contextmanager
-def _held(name: str) -> Iterator[Path]:
-    """Yield the place of a dialect's environment, which no other process makes or removes meanwhile.
+def _held(name: str) -> Iterator[tuple[Path, int]]:
+    """Yield the place of a dialect's environment, which no other process makes or removes meanwhile, and its lock.
+
+    A program that works on it has the lock as well, and goes on with it should this process be killed.
 
     Raises:
         UsageError: it cannot be written.
@@ -112,7 +117,7 @@ def _held(name: str) -> Iterator[Path]:
         raise UsageError(f"{directory} cannot be written: {error.strerror or error}; make it yours") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield directory / name
+        yield directory / name, lock
     finally:
         os.close(lock)
 
@@ -162,8 +167,8 @@ def _link_tunery(site: Path) -> None:
     (about / "entry_points.txt").write_text(ours.read_text("entry_points.txt") or "")
 
 
-def _run(command: Sequence[str], fault: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_variables())
+def _run(command: Sequence[str], fault: str, lock: int) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_variables(), pass_fds=[lock])
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).strip().splitlines() if line.strip()]
         errors = [line for line in said if line.startswith("ERROR")] or said or [shlex.join(command)]

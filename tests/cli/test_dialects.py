@@ -1,9 +1,14 @@
 """Environments of dialects: what is not there is one sentence with the command that installs it."""
 
+import fcntl
 import json
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -87,6 +92,27 @@ def test_without_a_network_the_message_says_so(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(WorkError, match="cannot reach its package index"):
         install_environment("mine", PINNED)
     assert not (environments_directory() / "mine").exists(), "half of it is left"
+
+
+@pytest.mark.slow
+def test_an_install_that_is_killed_leaves_nothing_that_may_be_used_and_its_place_to_no_other_until_pip_ends() -> None:
+    """A second install would clear what the first one's pip, which outlives it, goes on to write."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        code = f"from tunery._environments import install_environment as f; f('mine', {PINNED!r})"
+        first = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PIP_INDEX_URL": index})
+        asked, _ = silent.accept()
+        [pip] = psutil.Process(first.pid).children()
+        first.kill()
+        first.wait()
+        assert "has no environment" in environment_fault("mine", PINNED)
+        with (environments_directory() / "mine.lock").open() as lock:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            pip.kill()
+            asked.close()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    assert remove_environment("mine")
 
 
 def test_each_dialect_is_listed_with_the_state_of_its_environment() -> None:

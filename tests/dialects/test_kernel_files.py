@@ -186,7 +186,7 @@ def test_results_of_others_are_read_and_written(tmp_path: Path) -> None:
         assert found[2].reason
 
 
-@pytest.mark.parametrize("time", [float("nan"), -1.0, 0, True, None, float("inf"), [1]])
+@pytest.mark.parametrize("time", [float("nan"), -1.0, 0, 5e-324, True, None, float("inf"), [1]])
 def test_impossible_times_are_refused(tmp_path: Path, time: object) -> None:
     plain = cache_of([Result({"TILE": 8}, 1e-3)], {"TILE": (8,)}, "scale", "here", [64])
     plain["cache"]["8"]["time"] = time
@@ -234,6 +234,30 @@ def test_any_change_of_a_kernel_file_is_read_or_refused(tmp_path: Path, data: st
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 12)))
     _read_or_refused(write(tmp_path, text[:start] + data.draw(st.text(max_size=6)) + text[end:]))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), kind=st.sampled_from(["cache", "t4"]))
+def test_any_change_of_a_file_of_results_is_read_or_refused(tmp_path: Path, data: st.DataObject, kind: str) -> None:
+    results = [
+        Result({"TILE": 8, "UNROLL": 1}, 2e-3, compile_s=1.0),
+        Result({"TILE": 16, "UNROLL": 2}, None, "runtime"),
+    ]
+    parameters = {"TILE": (8, 16), "UNROLL": (1, 2)}
+    whole = cache_of(results, parameters, "scale", "here", [64]) if kind == "cache" else t4_of(results)
+    plain = json.loads(json.dumps(whole))
+    place = data.draw(st.sampled_from(_places(plain)[1:]))
+    inner = plain
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = data.draw(_JSON)
+    (tmp_path / "results.json").write_text(json.dumps(plain))
+    try:
+        found = read_results(tmp_path / "results.json")
+    except ModelError:
+        return
+    assert all(one.latency_s is None or one.latency_s > 0 for one in found)
+    assert all(one.latency_s is not None or one.reason for one in found)
 
 
 def _read_or_refused(path: Path) -> None:

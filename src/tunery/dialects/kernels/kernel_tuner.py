@@ -222,8 +222,8 @@ def _of_t4(found: _T4File, path: Path) -> list[Result]:
 
 def _result(configuration: Mapping[str, Value], time: Any, compile_ms: Any, path: Path) -> Result:
     if isinstance(time, str):
-        return Result(configuration, None, time[:60])
-    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 < time < 1e12:
+        return Result(configuration, None, time[:60] or "it failed")
+    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 < time * _TO_SECONDS < 1e9:
         raise ModelError(f"{str(path)!r} has the time {time!r:.40}, which is none; remove that entry")
     spent = compile_ms if isinstance(compile_ms, int | float) and 0 <= compile_ms < 1e12 else 0.0
     return Result(configuration, time * _TO_SECONDS, compile_s=spent * _TO_SECONDS)
