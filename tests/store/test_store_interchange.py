@@ -333,6 +333,20 @@ def test_a_file_that_changes_after_it_was_checked_is_refused(store: Store, tmp_p
         assert copy.stats().records == copy.stats().tasks == 0
 
 
+def test_a_long_file_is_taken_in_by_parts_and_goes_on_where_it_was_stopped(store: Store, tmp_path: Path) -> None:
+    for one in (CONV, GPU):
+        store.add_records(one, [record(one, f"c{number}") for number in range(600)])
+    file = tmp_path / "x.jsonl"
+    assert store.export_records(file) == 1200
+    lines = file.read_text(encoding="ascii").splitlines()
+    first = tmp_path / "first.jsonl"
+    first.write_text("\n".join([*lines[:703], lines[10]]) + "\n", encoding="ascii")
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        assert copy.import_records(first, ACCEPT) == ImportSummary(700, 1), "the same line twice is one record"
+        assert copy.import_records(file, ACCEPT) == ImportSummary(500, 700)
+        assert repr(copy.records(imported=True)) == repr(store.records())
+
+
 def path_to(field: str) -> Callable[[dict[str, Any], Any], None]:
     """Return what sets a field that is named by its path in a line."""
     *outer, last = field.split(".")

@@ -199,6 +199,21 @@ def test_a_kernel_that_cannot_be_kept_is_one_sentence(serve: Serve) -> None:
     serve(main)
 
 
+def test_why_a_job_failed_names_no_place_of_the_service(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        developer, files = await site.account("dev", "developer"), str(site.app.state.service.files)
+        failed = await measured(developer, {"kernel": {"description": "no kernel"}})
+        assert failed["message"].startswith("'kernel.toml' is no TOML")
+        place = f"/v1/jobs/{failed['id']}"
+        told = [(await developer.get(f"{place}{more}")).text for more in ("", "/events", "/failures")]
+        told.append((await developer.get("/v1/jobs")).text)
+        told.append((await developer.get(f"{place}/events", headers={"Accept": "application/jsonl"})).text)
+        assert sum("is no TOML" in text for text in told) >= 4
+        assert files not in "".join(told)
+
+    serve(main)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,10 +1,17 @@
 """What requests hold and answers show, as the API's description has them."""
 
+import json
+import re
+import sys
+import tempfile
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tunery._settings import cache_directory
 from tunery.domain import JobStatus, TaskState
 from tunery.domain.request import DEFAULT_DIALECT, Progress
 from tunery.reports.data import plain, sums, task_data
@@ -18,6 +25,7 @@ _FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 _Text = Annotated[str, Field(max_length=1 << 18)]  # a bounded text is checked to be Unicode, an unbounded one is not
 _Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _Shape = Annotated[list[_Extent], Field(max_length=32)]
+_Shapes = Annotated[dict[Annotated[str, Field(max_length=1000)], _Shape], Field(max_length=1000)]
 
 
 class _Body(BaseModel):
@@ -38,10 +46,10 @@ class LocalIn(_Body):
 class QuestionIn(_Body):
     """What an uploaded model is asked about for, or is to be done for it."""
 
-    shapes: dict[str, _Shape] = Field(
+    shapes: _Shapes = Field(
         default_factory=dict, max_length=1000, description="Shapes of dynamic inputs, sizes of dimensions."
     )
-    more_shapes: list[dict[str, _Shape]] = Field(default_factory=list, max_length=15, description="Further ones.")
+    more_shapes: list[_Shapes] = Field(default_factory=list, max_length=15, description="Further ones.")
     target: str = Field("native", max_length=10_000)
     threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
     effort: str = Field("standard", max_length=20, description="quick, standard or full, where there is no budget.")
@@ -85,7 +93,7 @@ class MeasurementIn(_Body):
     candidate: dict[str, Any] | list[Any] | _Text = Field(
         "", description='A record\'s candidate; of a kernel `{"parameters": {…}}`. Empty: the default alone.'
     )
-    shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000)
+    shapes: _Shapes = Field(default_factory=dict, max_length=1000)
     target: str = Field("native", max_length=10_000)
     threads: int = Field(0, ge=0, le=65_536)
     dialect: str = Field(DEFAULT_DIALECT, max_length=100)
@@ -273,12 +281,14 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, *, local: bool) -> JobOut:
-    """Return a job as it is shown: without places of this machine unless it is `local`."""
-    request, (before_s, after_s) = dict(status.request), sums(status.tasks)
-    if not local:
+def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, files: Path | None) -> JobOut:
+    """Return a job as it is shown: without places of this machine, unless `files` is None, for its own user."""
+    request, (before_s, after_s), message = dict(status.request), sums(status.tasks), status.message
+    if files is not None:
         request["model"] = shown_model(str(request.get("model", "")))
         request.pop("options", None)
+        message = without_places(message, files)
+        answer = None if answer is None else json.loads(without_places(json.dumps(answer), files))
     return JobOut(
         id=status.job_id,
         kind=str(request.get("kind", "tune")),
@@ -286,7 +296,7 @@ def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any]
         network=str(request.get("name", "")),
         model=str(request.get("model", "")),
         state=status.state.value,
-        message=status.message,
+        message=message,
         created_at=at(status.created_at),
         updated_at=at(status.updated_at),
         spend=plain(status.spend),
@@ -303,6 +313,20 @@ def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any]
 
 def _task_out(task: TaskState) -> dict[str, Any]:
     return {**task_data(task), "candidate": task.best_candidate, "untried": task.untried}
+
+
+def without_places(text: str, files: Path | None) -> str:
+    """Return a text, or JSON, with the names alone of files of this machine; as it is where `files` is None."""
+    return text if files is None else _places(files).sub("", text)
+
+
+@cache
+def _places(files: Path) -> re.Pattern[str]:
+    """Return what finds where files lie: the service's own, temporary ones, the installation's, and its user's."""
+    ours = Path(__file__).parents[2]
+    found = {str(one) for one in (files, cache_directory(), tempfile.gettempdir(), sys.prefix, ours, Path.home())}
+    longest_first = sorted(found - {"/"}, key=len, reverse=True)
+    return re.compile(rf"(?<![\w/])(?:{'|'.join(map(re.escape, longest_first))})/(?:[^\s'\"/]+/)*")
 
 
 def shown_model(model: str) -> str:

@@ -23,7 +23,7 @@ from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.stored_jobs import answer_of
 from tunery.store import Event, StoredAccount
-from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out
+from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
 from tunery.web._files import model_path
 from tunery.web._hub import AT_REST
 from tunery.web._people import month_of
@@ -100,7 +100,7 @@ async def list_(  # noqa: PLR0917 - what FastAPI hands over
     last = page[-1] if len(found) > limit else None
     shown = [status for status in page if state is None or status.state is state]
     return JobPage(
-        jobs=[job_out(status, None, None, local=service.local) for status in shown],
+        jobs=[job_out(status, None, None, service.hidden) for status in shown],
         next=f"{last.created_at!r}-{last.job_id}" if last else None,
     )
 
@@ -208,7 +208,8 @@ async def failures(job_id: JobId, service: TheService, caller: Reader) -> list[d
     """Return the latest candidates of a job that failed, and why, oldest first."""
     status = await visible(service, caller, job_id)
     found = await service.store.read(lambda store: store.failures(job_id, MOST_FAILURES))
-    return failure_data(status.tasks, found)
+    return [{name: without_places(text, service.hidden) if isinstance(text, str) else text
+             for name, text in one.items()} for one in failure_data(status.tasks, found)]  # fmt: skip
 
 
 @router.head("/{job_id}/file", include_in_schema=False)
@@ -344,7 +345,7 @@ async def _shown(service: Service, status: JobStatus) -> JobOut:
         for told in (answer, answer.get(COMPILED, {})):
             told.pop("path", None)
             told.pop("texts", None)
-    return job_out(status, service.manager.progress(status.job_id), answer, local=service.local)
+    return job_out(status, service.manager.progress(status.job_id), answer, service.hidden)
 
 
 async def check_month(service: Service, caller: Caller) -> None:
@@ -386,13 +387,14 @@ async def _stream(service: Service, job_id: str, last: int) -> AsyncIterator[str
             while news.newest > watch.seen and (found := await _events_after(service, job_id, watch.seen)):
                 for event in found:
                     watch.seen = event.number
-                    yield _sent(event)
+                    yield without_places(_sent(event), service.hidden)
             if news.progress not in {"", progress}:
                 progress = news.progress
                 yield f"event: progress\ndata: {progress}\n\n"
             if news.state in AT_REST:
                 status = await service.store.read(lambda store: store.job(job_id))
-                yield f"event: end\ndata: {json.dumps({'state': status.state.value, 'message': status.message})}\n\n"
+                end = json.dumps({"state": status.state.value, "message": status.message})
+                yield f"event: end\ndata: {without_places(end, service.hidden)}\n\n"
                 return
 
 
@@ -400,7 +402,7 @@ async def _lines(service: Service, job_id: str, last: int) -> AsyncIterator[str]
     while found := await _events_after(service, job_id, last):
         for event in found:
             last = event.number
-            yield json.dumps(_data(event)) + "\n"
+            yield without_places(json.dumps(_data(event)), service.hidden) + "\n"
 
 
 async def _events_after(service: Service, job_id: str, number: int) -> list[Event]:

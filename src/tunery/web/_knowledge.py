@@ -24,6 +24,7 @@ from tunery.web._service import ADMIN, Developer, Reader, TheService
 
 router = APIRouter(prefix="/v1", tags=["knowledge"])
 _MOST = 500
+_MOST_IMPORT_BYTES = 256 << 20
 
 
 @router.get("/records")
@@ -92,12 +93,15 @@ async def import_(asked: RecordsIn, service: TheService, caller: Developer) -> R
     answered. The same file again adds nothing.
     """
     digest = asked.blob.removeprefix("sha256:")
-    await service.store.read(lambda store: store.accounts.upload(caller.account.name, digest))
+    found = await service.store.read(lambda store: store.accounts.upload(caller.account.name, digest))
+    if found.size_bytes > _MOST_IMPORT_BYTES:
+        raise RefusedError(413, "too-large", f"the file has {found.size_bytes} bytes, of at most {_MOST_IMPORT_BYTES}; "
+                           "export its networks one by one")  # fmt: skip
     try:
         async with service.record_import:
             taken = await service.store.read(lambda store: import_into(store, blob_path(service.files, digest)))
     except StoreError as error:
-        raise RefusedError(422, "records", str(error).replace(str(service.files), "")) from error
+        raise RefusedError(422, "records", str(error)) from error
     return RecordsTaken(**plain(taken))
 
 

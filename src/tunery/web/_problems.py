@@ -22,6 +22,7 @@ from tunery._errors import (
     UsageError,
     misfit,
 )
+from tunery.web._bodies import without_places
 
 _log = logging.getLogger(__name__)
 _PREFIX = "urn:tunery:problem:"
@@ -81,6 +82,7 @@ async def _ours(request: Request, error: Any) -> JSONResponse:
     service, said = request.app.state.service, str(error)
     if not service.local:  # where its store is, is nobody else's business
         said = said.replace(f"the store {service.store.place}", "the store").replace(service.store.place, "the store")
+        said = without_places(said, service.hidden)
     return problem(status, kind, said)
 
 
@@ -92,6 +94,9 @@ async def _invalid(_: Request, error: Any) -> JSONResponse:
 
 
 async def _theirs(_: Request, error: Any) -> JSONResponse:
+    if isinstance(error.__cause__, ValueError | RecursionError) and error.status_code == HTTPStatus.BAD_REQUEST:
+        what = "it is no UTF-8, or holds too long a number or too many lists in one another"
+        return problem(422, "request", f"the body cannot be read as JSON: {what}")
     return problem(error.status_code, "http", str(error.detail))
 
 

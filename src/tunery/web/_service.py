@@ -37,6 +37,11 @@ class Service:
     record_import: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
+    def hidden(self) -> Path | None:
+        """The directory whose place, among others, no account is told; None where only its own user asks."""
+        return None if self.local else self.files
+
+    @property
     def store(self) -> AsyncStore:
         """The store behind it."""
         return self.manager.store

@@ -19,6 +19,7 @@ FORMAT = "tunery-records"
 VERSION = 1
 LONGEST_LINE = 4 << 20  # a line of ours has some kB; one of lists alone takes 30 times its size to parse
 _MOST_DIGITS = 40
+_PART = 500  # lines that are taken in at once
 _AT_ONCE, _AT_ONCE_CHARACTERS = 64, 1 << 20  # bodies that are checked by one call
 
 
@@ -64,10 +65,12 @@ class Measured:
 class Survey:
     """What a first reading of a file found: its digest, and why lines (by number) are refused.
 
-    `wanted` are the keys of tasks that have a record to be taken in; what has none is left out.
+    `wanted` are the keys of tasks that have a record to be taken in; what has none is left out. `marks` are digests of
+    all up to some lines, by their numbers.
     """
 
     digest: str = ""
+    marks: dict[int, str] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     wanted: set[str] = field(default_factory=set)
 
@@ -84,6 +87,8 @@ def survey(path: Path, checks: Checks) -> Survey:
             surveyor.describe(entry.task)
         elif isinstance(entry, Measured):
             surveyor.measure(number, entry.record)
+        if number % _PART == 0:
+            surveyor.found.marks[number] = state.hexdigest()
     surveyor.ask()
     surveyor.found.digest = state.hexdigest()
     return surveyor.found

@@ -4,8 +4,9 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tunery._errors import NothingFoundError, StoreError
 from tunery._outputs import RECORDS, whole_file
+from tunery.domain import Task
 from tunery.domain.device import fingerprint_of
 from tunery.store._devices import insert_elsewhere, known_facts
 from tunery.store._networks import holders, insert_holders
@@ -26,7 +28,6 @@ from tunery.store.exchange.import_file import (
     Checks,
     Described,
     Head,
-    Measured,
     Survey,
     entries,
     survey,
@@ -88,12 +89,21 @@ class Interchange(Database):
         Devices that are not known here are `elsewhere`; facts that are not those of their fingerprint are left out.
         A task or a candidate that does not pass `checks` is left out, with its records.
 
+        All of it is checked before anything is taken in; that is done some records at a time, so that other writers
+        need not wait for the whole. Where it is interrupted, the same call goes on.
+
         Raises:
-            StoreError: the file cannot be read, a line of it is wrong, or it changes meanwhile; nothing at all was
-                taken in then.
+            StoreError: the file cannot be read, or a line of it is wrong, and nothing at all was taken in; or it has
+                changed meanwhile.
         """
         surveyed = survey(Path(path), checks)  # before the store is locked: a compiler takes its time
-        return self.write(lambda connection: _take_in(connection, Path(path), surveyed))
+        reasons = Counter(surveyed.lines.values())
+        summary = ImportSummary(0, 0, reasons.total(), dict(reasons.most_common()))
+        for part in _parts(Path(path), surveyed):
+            added = self.write(partial(_insert_part, part=part))
+            known = summary.known + len(part.records) - added
+            summary = replace(summary, added=summary.added + added, known=known)
+        return summary
 
 
 def _export(connection: Connection, file: TextIO, account: str | None, network: str) -> int:
@@ -143,42 +153,62 @@ def _write_line(file: TextIO, data: dict[str, Any]) -> None:
     file.write(json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n")
 
 
-def _take_in(connection: Connection, path: Path, surveyed: Survey) -> ImportSummary:
-    added = known = 0
+@dataclass
+class _Part:
+    """Some lines of a file: what one transaction takes in, so that other writers wait for no more."""
+
+    tasks: list[Task] = field(default_factory=list)
+    networks: dict[str, dict[str, str]] = field(default_factory=dict)
+    devices: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _parts(path: Path, surveyed: Survey) -> Iterator[_Part]:
+    """Read a file that was surveyed once more, and yield what of it is to be taken in.
+
+    Raises:
+        StoreError: it has changed.
+    """
+    part, state = _Part(), hashlib.sha256()
     seen: set[str] = set()
-    held: dict[str, dict[str, str]] = {}
     devices: Mapping[str, Mapping[str, Any]] = {}
-    named: set[str] = set()
-    state = hashlib.sha256()
     for number, entry in entries(path, state):
         if isinstance(entry, Head):
-            devices = entry.devices
+            devices = {one: facts for one, facts in entry.devices.items() if fingerprint_of(facts) == one}
         elif isinstance(entry, Described):
-            key = entry.task.key
-            if key in surveyed.wanted and key not in seen:
-                seen.add(key)
-                workload = replace(entry.task.workload, operator=None)  # what another store says of it is not believed
-                insert_tasks(connection, [replace(entry.task, workload=workload)], imported=True)
-                held.setdefault(entry.task.workload.key, {}).update(entry.networks)
-        elif number not in surveyed.lines:
-            new = _insert(connection, entry, seen)
-            named.add(entry.record.provenance.device)
-            added, known = added + new, known + (not new)
-    if state.hexdigest() != surveyed.digest:
-        raise StoreError(f"{path} changed while it was read; nothing was imported, give the same command again")
-    insert_holders(connection, held)
-    told = {one: facts for one, facts in devices.items() if one in named and fingerprint_of(facts) == one}
-    insert_elsewhere(connection, told)
-    reasons = Counter(surveyed.lines.values())
-    return ImportSummary(added, known, reasons.total(), dict(reasons.most_common()))
+            task = entry.task
+            if task.key in surveyed.wanted and task.key not in seen:
+                seen.add(task.key)  # what another store says of its operator is not believed
+                part.tasks.append(replace(task, workload=replace(task.workload, operator=None)))
+                part.networks.setdefault(task.workload.key, {}).update(entry.networks)
+        elif number not in surveyed.lines and entry.record.candidate.task_key in seen:
+            # What another machine calls verified was not verified here: it is a hint, and not delivered.
+            row = record_row(entry.record, entry.created_at)
+            part.records.append(row | {"deliverable": False, "imported": True})
+            if (device := row["device"]) in devices:
+                part.devices[device] = devices[device]
+        if number in surveyed.marks:
+            _check_same(path, state.hexdigest(), surveyed.marks[number])
+            yield part
+            part = _Part()
+    _check_same(path, state.hexdigest(), surveyed.digest)
+    yield part
 
 
-def _insert(connection: Connection, entry: Measured, seen: set[str]) -> bool:
-    if entry.record.candidate.task_key not in seen:
-        return False  # only in a file that has changed meanwhile
-    # What another machine calls verified was not verified here: it is a hint, and not delivered.
-    row = record_row(entry.record, entry.created_at) | {"deliverable": False, "imported": True}
-    if connection.execute(sa.select(_records.c.id).where(_records.c.digest == row["digest"])).first():
-        return False
-    connection.execute(sa.insert(_records), row)
-    return True
+def _check_same(path: Path, digest: str, before: str) -> None:
+    if digest != before:
+        raise StoreError(f"{path} changed while it was read; give the same command again")
+
+
+def _insert_part(connection: Connection, part: _Part) -> int:
+    """Take in a part of a file, and return how many of its records were not known."""
+    insert_tasks(connection, part.tasks, imported=True)
+    insert_holders(connection, part.networks)
+    insert_elsewhere(connection, part.devices)
+    rows = {row["digest"]: row for row in part.records}
+    known = sa.select(_records.c.digest).where(_records.c.digest.in_(rows))
+    for digest in connection.execute(known).scalars().all():
+        del rows[digest]
+    if rows:
+        connection.execute(sa.insert(_records), [*rows.values()])
+    return len(rows)

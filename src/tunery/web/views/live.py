@@ -13,7 +13,7 @@ from tunery.reports.data import plain, sums
 from tunery.reports.job import MOST_FAILURES, STAGES, JobView, failure_data, failure_text, view_of
 from tunery.service.manager import stages_event
 from tunery.store import Event, Store
-from tunery.web._bodies import at, shown_model
+from tunery.web._bodies import at, shown_model, without_places
 from tunery.web._hub import AT_REST
 from tunery.web._jobs import JobId, has_file, visible
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
@@ -168,6 +168,7 @@ async def _events(http: Request, service: Service, look: Callable[[], Awaitable[
             text = json.dumps(data)
             if sent.get(name) != text:
                 sent[name], silent_s = text, 0.0
+                text = without_places(text, service.hidden)
                 yield f'event: part\ndata: {json.dumps({"name": name})[:-1]}, "data": {text}}}\n\n'
         if silent_s >= _ALIVE_S:
             silent_s = 0.0

@@ -16,7 +16,7 @@ from tunery.dialects import file_dialect
 from tunery.domain import JobStatus, canonical_json
 from tunery.domain.request import Request
 from tunery.service.stored_jobs import answer_of
-from tunery.web._bodies import KernelIn, MeasurementIn, MeasurementOut
+from tunery.web._bodies import KernelIn, MeasurementIn, MeasurementOut, job_out
 from tunery.web._hub import AT_REST
 from tunery.web._jobs import JobId, claim_of, enter, model_of, rest, visible
 from tunery.web._problems import RefusedError
@@ -77,10 +77,11 @@ async def show(job_id: JobId, service: TheService, caller: Reader, wait: Wait = 
 
 async def _shown(service: Service, status: JobStatus) -> MeasurementOut:
     machines = await service.manager.machines()
+    answer = await service.store.read(lambda store: answer_of(store, status))
+    shown = job_out(status, None, answer, service.hidden)
     return MeasurementOut(
-        id=status.job_id, state=status.state.value, message=status.message, ahead=service.manager.ahead(status.job_id),
-        waiting=sum(sum(one.device_queue.values()) for one in machines),
-        result=await service.store.read(lambda store: answer_of(store, status)),
+        id=status.job_id, state=shown.state, message=shown.message, ahead=service.manager.ahead(status.job_id),
+        waiting=sum(sum(one.device_queue.values()) for one in machines), result=shown.answer,
     )  # fmt: skip
 
 
