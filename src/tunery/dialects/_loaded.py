@@ -175,16 +175,18 @@ class CompiledNetwork(ABC):
             UsageError: they do not; the message names the first that does not.
         """
         wanted = self._wanted
+        if len(arrays) == len(wanted) and all(
+            [
+                type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
+                for array, (_, shape, dtype) in zip(arrays, wanted, strict=True)
+            ]
+        ):
+            return arrays
         if any(isinstance(array, Mapping) for array in arrays):
             raise self._in_order()
         if len(arrays) != len(wanted):
             raise UsageError(f"the network takes {len(wanted)} inputs, not {len(arrays)}")
-        return [
-            array
-            if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
-            else _fitting(array, "input", spec)
-            for array, (spec, shape, dtype) in zip(arrays, wanted, strict=True)
-        ]
+        return [_fitting(array, "input", spec) for array, (spec, _, _) in zip(arrays, wanted, strict=True)]
 
     def _in_order(self) -> UsageError:
         names = ", ".join(spec.name for spec in self.inputs)

@@ -50,6 +50,7 @@ class InferenceSession:
         threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
         network = load_compiled(path, threads or None, trusted=trusted)
         self._inputs = [spec.name for spec in network.inputs]
+        self._names = set(self._inputs)
         self._outputs = {spec.name: number for number, spec in enumerate(network.outputs)}
         self._network: CompiledNetwork | None = network
 
@@ -98,7 +99,7 @@ class InferenceSession:
                 does not fit.
         """
         network = self._opened()
-        if len(input_feed) != len(self._inputs) or not all(name in input_feed for name in self._inputs):
+        if input_feed.keys() != self._names:
             self._refuse_inputs(input_feed)
         if output_names and (unknown := [name for name in output_names if name not in self._outputs]):
             raise UsageError(f"there is no output {unknown[0]!r:.80}; the network gives {_listed(self._outputs)}")
