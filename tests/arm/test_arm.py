@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tunery._errors import UsageError
 from tunery.blobs import FakeBlobs
 from tunery.delivery.files.bundling import bundle
+from tunery.delivery.files.combining import combine
 from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Budget, CheckState, DeviceDescription, JobState, Mode, Outcome
@@ -154,7 +155,9 @@ def test_a_bundle_is_written_here_and_runs_there(tmp_path: Path) -> None:
     NetworkCompiler.of(dialect).compile(network, target, {}, file)
     with pytest.raises(UsageError, match=r"pip download .*aarch64.* --runtime"):
         bundle(file, tmp_path / "bundle")
-    place = bundle(file, tmp_path / "bundle", runtime=MACHINE / "site")
+    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target("native", 2), {}, tmp_path / "here.tunery")
+    both = combine([tmp_path / "here.tunery", file], tmp_path / "both.tunery")
+    place = bundle(both, tmp_path / "bundle", runtime=MACHINE / "site")
     command = [COMPILER, "example.c", "-Iinclude", "-Llib", "-ltunery", "-Wl,-rpath,$ORIGIN/lib", "-Wl,-rpath-link,lib"]
     subprocess.run([*command, "-o", "example"], cwd=place, check=True)
     done = subprocess.run(

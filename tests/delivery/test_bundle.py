@@ -87,6 +87,25 @@ def test_a_bundle_runs_from_c_and_cpp_wherever_it_is_copied_to(
 
 @NATIVE
 @pytest.mark.tvm
+def test_a_bundle_without_its_libraries_says_so(made: tuple[Path, Path], tmp_path: Path) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(made[1], place)
+    program = built(place, "gcc")
+    for library in (place / "lib").glob("libtvm*"):
+        content = library.read_bytes()
+        for damage in (None, b"no library"):
+            library.unlink()
+            if damage:
+                library.write_bytes(damage)
+            done = run(program, place / "network")
+            assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+            assert library.name in done.stderr
+            library.write_bytes(content)
+    assert run(program, place / "network").returncode == 0
+
+
+@NATIVE
+@pytest.mark.tvm
 @pytest.mark.skipif(os.geteuid() != 0 or not CHROOT, reason="only root may change its root")
 def test_a_bundle_runs_in_a_root_without_python(made: tuple[Path, Path], tmp_path: Path) -> None:
     program = built(made[1], "gcc")

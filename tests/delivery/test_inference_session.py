@@ -1,6 +1,7 @@
 """A compiled file behind the interface of ONNX Runtime's sessions."""
 
 import json
+import pickle
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,13 @@ def test_what_does_not_fit_is_said(files: tuple[Path, Path]) -> None:
     image = np.ones(given.shape, np.float32)
     for names, feed in (
         (None, {}),
+        (None, [image]),
+        (None, None),
+        (None, {1: image, "other": image}),
+        (None, {given.name: [[1.0], [2.0, 3.0]]}),
+        (given.name, {given.name: image}),
+        (5, {given.name: image}),
+        ([["none"]], {given.name: image}),
         (None, {given.name: image, "other": image}),
         (None, {given.name: image.astype(np.float64)}),
         (None, {given.name: image[..., :-1]}),
@@ -57,6 +65,27 @@ def test_what_does_not_fit_is_said(files: tuple[Path, Path]) -> None:
     ):
         with pytest.raises(UsageError):
             session.run(names, feed)
+    for out in (5, [], [None], [image]):
+        with pytest.raises(UsageError):
+            session.run(None, {given.name: image}, out=out)
+    with pytest.raises(UsageError):
+        pickle.dumps(session)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"a", "", "a\0b", "a" * 5000, "/dev/zero"])
+def test_what_is_no_path_of_a_file_is_said(path: object) -> None:
+    for read in (tunery.load_compiled, tunery.InferenceSession):
+        with pytest.raises(UsageError) as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("threads", ["many", -3, 5000, 1.5])
+def test_what_is_no_number_of_threads_is_said(threads: object, files: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageError):
+        tunery.InferenceSession(files[1], SimpleNamespace(intra_op_num_threads=threads))
+    with pytest.raises(UsageError):
+        tunery.load_compiled(files[1], threads)
 
 
 @pytest.mark.parametrize(

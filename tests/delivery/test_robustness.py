@@ -78,20 +78,23 @@ kept = opened()[2]
 for _ in range(10):
     assert right(*opened())
 gc.collect()
-before, threads = private(), tasks()
-outputs = []
-for _ in range(count):
-    one = opened()
-    assert right(*one)
-    outputs = one[0](*one[1])
-del one
-gc.collect()
-assert all(np.array_equal(a, b) for a, b in zip(outputs, kept, strict=True)), "outputs die with their network"
-del outputs
-gc.collect()
+threads, grown = tasks(), []
+while not grown or (grown[-1] >= 12_000 and len(grown) < 4):  # an allocator's caches grow once, a leak each time
+    before = private()
+    outputs = []
+    for _ in range(count):
+        one = opened()
+        assert right(*one)
+        outputs = one[0](*one[1])
+    del one
+    gc.collect()
+    assert all(np.array_equal(a, b) for a, b in zip(outputs, kept, strict=True)), "outputs die with their network"
+    del outputs
+    gc.collect()
+    grown.append(private() - before)
 assert not mapped(), mapped()
 assert tasks() <= threads + len(os.sched_getaffinity(0)), "threads are left behind"
-assert private() - before < 12_000, (before, private())  # kB; the weights alone are 2,000 in each network
+assert grown[-1] < 12_000, grown  # kB; the weights alone are 2,000 in each network
 """
 IDLE = """
 one = opened()
@@ -241,6 +244,14 @@ def test_libraries_are_imported_in_any_order(order: tuple[str, ...], file: Path)
     ran(code + "assert right(*one)", file)
 
 
+ELSEWHERE = """
+one = opened(2)
+thread = threading.Thread(target=lambda: found.append(right(*one)))
+found = []
+thread.start()
+thread.join()
+assert found == [True]
+"""
 THREADS = """
 import os, sys
 if sys.argv[2] == "0":
@@ -257,3 +268,4 @@ def test_threads_are_those_asked_for_then_the_environments_then_the_files(file: 
     assert ran(THREADS, file, OMP_NUM_THREADS="").split() == ["2", "2"]
     assert ran(THREADS, file, OMP_NUM_THREADS="many").split() == ["2", "2"]
     assert ran(THREADS, file, 0, OMP_NUM_THREADS="2").split()[0] == "1"
+    ran(LOADED + ELSEWHERE, file, TVM_NUM_THREADS="many", TVM_THREAD_POOL_SPIN_COUNT="-1", OMP_NUM_THREADS="-1")

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tunery._errors import DialectError, UsageError
 from tunery.delivery.files.inspection import inspect
 from tunery.delivery.files.signing import create_key
 from tunery.dialects import Array, NetworkCompiler, get_dialect
+from tunery.domain import DeviceDescription
 from tunery.domain.request import FillPolicy, Request
 from tunery.models import prepare
 from tunery.service.session import compile_model
@@ -27,12 +29,19 @@ LESSER = '{"kind": "llvm", "mcpu": "x86-64"}'
 FOREIGN = "sve"
 
 
-def compiled(path: Path, target: str, threads: int, model: str = "zoo:mlp-mnist", name: str = "metaschedule") -> Path:
+BOARD = DeviceDescription("cpu", "a board", (0, 1), {"arch": "aarch64", "vector": ["asimd"]})
+
+
+def compiled(
+    path: Path, target: str, threads: int, model: str = "zoo:mlp-mnist", name: str = "metaschedule",
+    device: DeviceDescription | None = None,
+) -> Path:  # fmt: skip
     dialect = get_dialect(name)
     scratch = path.with_suffix(".model")
     scratch.mkdir()
     network = prepare(model, {}, scratch)
-    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target(target, threads), {}, path)
+    resolved = dialect.resolve_target_of(target, threads, device) if device else dialect.resolve_target(target, threads)
+    NetworkCompiler.of(dialect).compile(network, resolved, {}, path)
     return path
 
 
@@ -91,6 +100,24 @@ def test_a_file_lists_its_targets(files: tuple[Path, Path, Path], tmp_path: Path
     assert found.file.threads == 2
     foreign = inspect(needing(files[2], tmp_path / "a", 2))
     assert (foreign.targets[0].lacking, foreign.file.threads) == ([FOREIGN], 1)
+
+
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="nothing here links code for ARM")
+def test_a_file_for_arm_and_x86_serves_each(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    best, _, _ = files
+    board = compiled(tmp_path / "board", "native", 1, device=BOARD)
+    both = tunery.combine([board, best], tmp_path / "both.tunery")
+    assert outputs(both)[0] == outputs(best)[0] == 2
+    listed = {one.threads: one for one in inspect(both).targets}
+    assert (listed[1].instructions, listed[1].lacking, listed[2].lacking) == (["neon"], ["neon"], [])
+    assert "avx" in listed[2].instructions
+    made = tunery.bundle(both, tmp_path / "bundle")
+    [part] = (one for one in (made / "network").iterdir() if one.is_dir())
+    assert "needs avx\n" in (part / "network.txt").read_text()
+    for refused in (tunery.load_compiled, lambda file: tunery.bundle(file, tmp_path / "other")):
+        with pytest.raises(UsageError, match=r"aarch64|neon") as caught:
+            refused(board)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_combined_file_can_be_signed(files: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -171,6 +171,19 @@ def test_a_missing_library_is_named(missing: str, file: Path, tmp_path: Path) ->
     assert "damaged" not in line
 
 
+@pytest.mark.tvm
+def test_without_a_place_for_its_code_a_file_is_not_called_damaged(file: Path) -> None:
+    if "metaschedule" not in file.name:
+        pytest.skip("its code is ONNX Runtime's")
+    code = (
+        "import resource, sys, tunery\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try:\n    tunery.load_compiled(sys.argv[1])\nexcept tunery.UsageError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, file], stdout=subprocess.PIPE, text=True, check=True)
+    assert "TMPDIR" in done.stdout
+    assert (done.stdout.count("\n"), "damaged" in done.stdout) == (1, False)
+
+
 def test_a_closed_session_says_so(file: Path) -> None:
     with tunery.InferenceSession(file) as session:
         [given] = session.get_inputs()

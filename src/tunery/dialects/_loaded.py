@@ -2,12 +2,12 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,7 @@ class Compiled:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
-_MOST_THREADS = 4096
+MOST_THREADS = 4096
 
 
 def thread_count(asked: int | None, told: Any) -> int:
@@ -79,14 +79,14 @@ def thread_count(asked: int | None, told: Any) -> int:
     Raises:
         ValueError: that is no number that any machine has.
     """
-    if type(told) is not int or not 1 <= told <= _MOST_THREADS:
-        raise ValueError(f"it takes {told!r:.20} threads, not 1 to {_MOST_THREADS}")
+    if type(told) is not int or not 1 <= told <= MOST_THREADS:
+        raise ValueError(f"it takes {told!r:.20} threads, not 1 to {MOST_THREADS}")
     if asked is None:
         first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-        wanted = int(first) if first.isdecimal() and 0 < int(first) <= _MOST_THREADS else told
+        wanted = int(first) if first.isdecimal() and 0 < int(first) <= MOST_THREADS else told
         return min(wanted, usable_cores())
-    if not 1 <= asked <= _MOST_THREADS:
-        raise ValueError(f"it takes {asked} threads, not 1 to {_MOST_THREADS}")
+    if not 1 <= asked <= MOST_THREADS:
+        raise ValueError(f"it takes {asked} threads, not 1 to {MOST_THREADS}")
     return asked
 
 
@@ -114,6 +114,10 @@ class CompiledNetwork(ABC):
             for one in of
         ]
         return f"<table><caption>compiled network, threads: {self.threads}</caption>{''.join(rows)}</table>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied, or sent to another process: its code and threads are this one's."""
+        raise UsageError("a loaded network cannot be copied or pickled; load its file where it is needed")
 
     def __call__(self, *arrays: Any, out: Sequence[Any] | None = None, **named: Any) -> list[Array]:
         """Run once on arrays, one per input in order; return the outputs.
@@ -175,13 +179,12 @@ class CompiledNetwork(ABC):
             UsageError: they do not; the message names the first that does not.
         """
         wanted = self._wanted
-        if len(arrays) == len(wanted) and all(
-            [
-                type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
-                for array, (_, shape, dtype) in zip(arrays, wanted, strict=True)
-            ]
-        ):
-            return arrays
+        if len(arrays) == len(wanted):
+            for array, (_, shape, dtype) in zip(arrays, wanted, strict=True):
+                if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                    break
+            else:
+                return arrays
         if any(isinstance(array, Mapping) for array in arrays):
             raise self._in_order()
         if len(arrays) != len(wanted):
@@ -197,8 +200,9 @@ class CompiledNetwork(ABC):
         return [(spec, spec.shape, _numpy_dtype(spec.dtype)) for spec in self.inputs]
 
     def _places(self, out: Sequence[Any]) -> list[Array]:
-        if len(out) != len(self.outputs):
-            raise UsageError(f"the network gives {len(self.outputs)} outputs, not {len(out)}: give an array for each")
+        given = len(out) if isinstance(out, Sized) else 0
+        if given != len(self.outputs):
+            raise UsageError(f"the network gives {len(self.outputs)} outputs, not {given}: list an array for each")
         places = [_fitting(one, "output", spec) for one, spec in zip(out, self.outputs, strict=True)]
         for spec, place in zip(self.outputs, places, strict=True):
             if not place.flags.writeable or np.isscalar(place):

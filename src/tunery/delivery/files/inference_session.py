@@ -47,8 +47,7 @@ class InferenceSession:
         *,
         trusted: Trusted | None = None,
     ) -> None:
-        threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
-        network = load_compiled(path, threads or None, trusted=trusted)
+        network = load_compiled(path, getattr(sess_options, "intra_op_num_threads", 0) or None, trusted=trusted)
         self._inputs = [spec.name for spec in network.inputs]
         self._names = set(self._inputs)
         self._outputs = {spec.name: number for number, spec in enumerate(network.outputs)}
@@ -99,19 +98,38 @@ class InferenceSession:
                 does not fit.
         """
         network = self._opened()
-        if input_feed.keys() != self._names:
+        if not isinstance(input_feed, (dict, Mapping)) or input_feed.keys() != self._names:
             self._refuse_inputs(input_feed)
-        if output_names and (unknown := [name for name in output_names if name not in self._outputs]):
-            raise UsageError(f"there is no output {unknown[0]!r:.80}; the network gives {_listed(self._outputs)}")
+        if output_names:
+            self._check_outputs(output_names)
         given = [input_feed[name] for name in self._inputs]
-        arrays = [one if hasattr(one, "__dlpack__") else np.asarray(one) for one in given]
+        arrays = [one if hasattr(one, "__dlpack__") else _array(one) for one in given]
         outputs = network(*arrays, out=out)
         return [outputs[self._outputs[name]] for name in output_names] if output_names else outputs
 
+    def _check_outputs(self, names: Sequence[str]) -> None:
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise UsageError(f"give the names of outputs as a list, not {names!r:.80}")
+        for name in names:
+            if not isinstance(name, str) or name not in self._outputs:
+                raise UsageError(f"there is no output {name!r:.80}; the network gives {_listed(self._outputs)}")
+
     def _refuse_inputs(self, feed: Mapping[str, Any]) -> NoReturn:
-        odd = sorted(set(feed).symmetric_difference(self._inputs))[0]
+        if not isinstance(feed, Mapping):
+            raise UsageError(
+                f"give a dict of arrays by name, not {type(feed).__name__}; the network takes {_listed(self._inputs)}"
+            )
+        odd = sorted(set(feed).symmetric_difference(self._inputs), key=repr)[0]
         state = "is no input" if odd in feed else "is missing"
         raise UsageError(f"input {odd!r:.80} {state}; the network takes {_listed(self._inputs)}")
+
+
+def _array(value: Any) -> Any:
+    """Return a value as an array; as it is where it is none, for the network to refuse."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError):  # rows of several lengths
+        return value
 
 
 def _listed(names: Iterable[str]) -> str:

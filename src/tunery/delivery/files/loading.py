@@ -1,5 +1,6 @@
 """Loading a compiled network from its file."""
 
+import operator
 import os
 import shlex
 import weakref
@@ -7,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from tunery._archive import Archive, ArchiveError, open_archive, part_of
 from tunery._errors import TuneryError, UsageError
 from tunery._extras import compiler_parts
 from tunery.delivery.shaping.shaped_network import ShapedNetwork
 from tunery.dialects import CompiledNetwork, NetworkCompiler, get_dialect
+from tunery.dialects._loaded import MOST_THREADS
 
+_NOEXEC = "failed to map segment"  # of the linker
 Trusted = str | Path | Sequence[str | Path]
 
 
@@ -34,14 +37,29 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
         network = tunery.load_compiled("resnet18.tunery")
         [probabilities] = network(image)
     """
-    path = Path(path)
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise UsageError(f"give the path of a file that `tunery compile` wrote, as text or a Path, not {path!r:.60}")
+    path, threads = Path(path), _threads(threads)
     found = _identified(path, trusted)
     with _loadable(path):
         if found.shapes:
             return _shaped(path, threads, found)
         return found.compiler.load_network(path, threads, found.digest)
+
+
+def _threads(asked: object) -> int | None:
+    """Return how many threads are asked for; None: the file's own.
+
+    Raises:
+        UsageError: that is no number that any machine has.
+    """
+    if asked is None:
+        return None
+    if not isinstance(asked, SupportsIndex) or not 1 <= operator.index(asked) <= MOST_THREADS:
+        raise UsageError(
+            f"threads={asked!r:.60} is no number of threads; write 1 to {MOST_THREADS}, or nothing for the file's own"
+        )
+    return operator.index(asked)
 
 
 @contextmanager
@@ -74,6 +92,11 @@ def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
         if isinstance(error, (TuneryError, ImportError, *others)):
             raise
         reason = " ".join(str(error).split())[:200]
+        if (isinstance(error, OSError) and error.errno) or _NOEXEC in reason:
+            raise UsageError(
+                f"{path} cannot be loaded ({reason}): its code goes through a temporary directory; set TMPDIR to one "
+                "that has room, can be written and is not mounted noexec"
+            ) from error
         raise UsageError(
             f"{path} cannot be loaded, it is damaged or from another version ({reason}); write it again with "
             f"`tunery compile MODEL -o {shlex.quote(str(path))}`"
@@ -133,7 +156,9 @@ def _identified(path: Path, trusted: Trusted | None) -> _Identified:
         raise UsageError(f"there is no file {path}; {again}") from None
     except PermissionError:
         raise UsageError(f"{path} may not be read by you; ask its owner, or {again}") from None
-    except (OSError, ArchiveError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; {again}") from error
+    except (ArchiveError, ValueError) as error:
         raise UsageError(f"{path} is not a compiled network; {again}") from error
 
 

@@ -61,7 +61,8 @@ def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | 
         if manifest["dialect"] != ONNXRUNTIME:
             libraries.check(manifest["versions"])
     in_onnxruntime = any(manifest["dialect"] == ONNXRUNTIME or manifest.get("segments") for manifest in manifests)
-    libraries.write(directory / "lib", [_NATIVE / "tunery.c", _NATIVE / "segments.c"], onnxruntime=in_onnxruntime)
+    sources = [_NATIVE / name for name in ("tunery.c", "segments.c", "runtime.c")]
+    libraries.write(directory / "lib", sources, onnxruntime=in_onnxruntime)
     for name, where in (("tunery.h", "include"), ("example.c", "."), ("tuneryConfig.cmake", "lib/cmake/tunery")):
         shutil.copy(_NATIVE / name, directory / where / name)
     (directory / "README").write_text(_README.format_map(_Named(manifests, libraries.machine)), encoding="utf-8")

@@ -84,9 +84,8 @@ class Libraries:
             self._write_onnxruntime(directory)
         command = [
             _compiler(self.machine), "-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default",
-            "-Wl,-soname,libtunery.so", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-I", str(_ffi() / "include"), "-o",
-            str(directory / "libtunery.so"), *map(str, sources), f"-l:{_FFI}", f"-l:{_RUNTIME}", "-L", str(directory),
-            "-lpthread", "-ldl",
+            "-Wl,-soname,libtunery.so", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN", "-I", str(_ffi() / "include"), "-o",
+            str(directory / "libtunery.so"), *map(str, sources), "-lpthread", "-ldl",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -20,11 +20,19 @@ from tunery._processor import usable_cores
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
 
+
+def _set(name: str, value: int, most: int) -> None:
+    """Set a variable that TVM reads, unless it has a value that makes sense: others end or hold up the process."""
+    told = os.environ.get(name, "")
+    if not (told.isdecimal() and 1 <= int(told) <= most):
+        os.environ[name] = str(value)
+
+
 # The compiler's `_tvm` says why.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
-os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
+_set("TVM_NUM_THREADS", usable_cores(), 4 * usable_cores())
 # Threads of TVM's wait so many turns for more work before they sleep: some 10 ms, not 170 beside an idle program.
-os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "20000")
+_set("TVM_THREAD_POOL_SPIN_COUNT", 20_000, 10_000_000)
 
 _CPU, _POOLED = 1, 2
 _LIBRARY, _VERSION = "libtvm_runtime.so", "VERSION"

@@ -1,5 +1,6 @@
 /* See segments.h. ONNX Runtime's library is loaded by name, for networks that need it. */
 #define _GNU_SOURCE
+#include "runtime.h"
 #include "segments.h"
 
 #include <dlfcn.h>
@@ -8,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <tvm/ffi/c_api.h>
 
 #define LIBRARY "libonnxruntime.so.1"
 #define FUNCTION "tunery.segment.%d"
@@ -210,7 +209,7 @@ static int tensor_from(value *source, TVMFFIAny *result, char *why, size_t most)
   made->managed.dl_tensor.shape = made->shape;
   made->managed.manager_ctx = made;
   made->managed.deleter = forget;
-  if (TVMFFITensorFromDLPack(&made->managed, ALIGNMENT, 1, &tensor)) return forget(&made->managed), -1;
+  if (tunery_tvm.TVMFFITensorFromDLPack(&made->managed, ALIGNMENT, 1, &tensor)) return forget(&made->managed), -1;
   result->type_index = kTVMFFITensor;
   result->v_obj = (TVMFFIObject *)tensor;
   return 0;
@@ -227,11 +226,11 @@ static int returned(value **made, size_t count, TVMFFIAny *result, char *why, si
   if (!wrong) {
     TVMFFIByteArray name = {"ffi.Array", 9};
     TVMFFIObjectHandle array = NULL;
-    wrong = TVMFFIFunctionGetGlobal(&name, &array) || !array || TVMFFIFunctionCall(array, several, (int)count, result);
-    if (array) TVMFFIObjectDecRef(array);
+    wrong = tunery_tvm.TVMFFIFunctionGetGlobal(&name, &array) || !array || tunery_tvm.TVMFFIFunctionCall(array, several, (int)count, result);
+    if (array) tunery_tvm.TVMFFIObjectDecRef(array);
     if (wrong) snprintf(why, most, "TVM's runtime library is not complete; copy the whole bundle");
   }
-  for (size_t at = 0; at < done; ++at) TVMFFIObjectDecRef(several[at].v_obj);
+  for (size_t at = 0; at < done; ++at) tunery_tvm.TVMFFIObjectDecRef(several[at].v_obj);
   return wrong ? -1 : 0;
 }
 
@@ -257,7 +256,7 @@ static int run(const segment *found, const TVMFFIAny *arguments, size_t count, T
 static int value_of(const tunery_place *place, value **made, char *why, size_t most) {
   DLDataType type = {0, 0, 0};
   TVMFFIByteArray name = {place->dtype, strlen(place->dtype)};
-  if (TVMFFIDataTypeFromString(&name, &type) || !type_of(type))
+  if (tunery_tvm.TVMFFIDataTypeFromString(&name, &type) || !type_of(type))
     return snprintf(why, most, "ONNX Runtime has no type %.40s", place->dtype), -1;
   return failed(ort->CreateTensorWithDataAsOrtValue(cpu, place->data, place->bytes, place->shape, place->rank,
                                                     type_of(type), made), why, most);
@@ -285,7 +284,7 @@ static int run_numbered(void *number, const TVMFFIAny *arguments, int32_t count,
   memset(result, 0, sizeof *result);
   if (serving && at < serving->count && !run(&serving->segment[at], arguments, (size_t)count, result, why, sizeof why))
     return 0;
-  TVMFFIErrorSetRaisedFromCStr("RuntimeError", why);
+  tunery_tvm.TVMFFIErrorSetRaisedFromCStr("RuntimeError", why);
   return -1;
 }
 
@@ -294,9 +293,9 @@ static int register_functions(int count) {
     char text[32];
     TVMFFIObjectHandle made = NULL;
     TVMFFIByteArray name = {text, (size_t)snprintf(text, sizeof text, FUNCTION, registered)};
-    if (TVMFFIFunctionCreate((void *)(intptr_t)(registered + 1), run_numbered, NULL, &made)) return -1;
-    int wrong = TVMFFIFunctionSetGlobal(&name, made, 1);
-    TVMFFIObjectDecRef(made);
+    if (tunery_tvm.TVMFFIFunctionCreate((void *)(intptr_t)(registered + 1), run_numbered, NULL, &made)) return -1;
+    int wrong = tunery_tvm.TVMFFIFunctionSetGlobal(&name, made, 1);
+    tunery_tvm.TVMFFIObjectDecRef(made);
     if (wrong) return -1;
   }
   return 0;

@@ -3,6 +3,7 @@
  * code, network.so, or a model that ONNX Runtime runs, model.onnx. */
 #define _GNU_SOURCE
 #include "tunery.h"
+#include "runtime.h"
 #include "segments.h"
 
 #include <ctype.h>
@@ -23,8 +24,6 @@
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
-
-#include <tvm/ffi/c_api.h>
 
 enum {
   MOST_PARTS = 256, MOST_SEGMENTS = 1024, MOST_TENSORS = 4096, MOST_RANK = 16, MOST_THREADS = 4096, ALIGNMENT = 64,
@@ -62,9 +61,6 @@ struct tunery_network {
   pthread_mutex_t running;
 };
 
-/* Of TVM's runtime: 1 has this thread run kernels alone, without a pool of threads, 0 ends that. */
-void limit_threads(int most) __asm__("_ZN3tvm7runtime9threading17SetMaxConcurrencyEi");
-
 static _Thread_local char failure[1024];
 
 const char *tunery_error(void) { return failure; }
@@ -82,11 +78,11 @@ static int fail(const char *format, ...) {
 /* What TVM raised, as one sentence that begins with `what`. */
 static int fail_of_tvm(const char *what) {
   TVMFFIObjectHandle error = NULL;
-  TVMFFIErrorMoveFromRaised(&error);
+  tunery_tvm.TVMFFIErrorMoveFromRaised(&error);
   if (!error) return fail("%s", what);
   const TVMFFIErrorCell *cell = (const TVMFFIErrorCell *)((char *)error + sizeof(TVMFFIObject));
   fail("%s: %.*s", what, (int)(cell->message.size < 600 ? cell->message.size : 600), cell->message.data);
-  TVMFFIObjectDecRef(error);
+  tunery_tvm.TVMFFIObjectDecRef(error);
   return -1;
 }
 
@@ -118,17 +114,17 @@ static TVMFFIAny object_of(TVMFFIObjectHandle value, int32_t type) {
 
 static int call(TVMFFIObjectHandle function, TVMFFIAny *arguments, int count, TVMFFIAny *result) {
   memset(result, 0, sizeof *result);
-  return TVMFFIFunctionCall(function, arguments, count, result);
+  return tunery_tvm.TVMFFIFunctionCall(function, arguments, count, result);
 }
 
 static void drop(TVMFFIAny *value) {
-  if (value->type_index >= kTVMFFIStaticObjectBegin) TVMFFIObjectDecRef(value->v_obj);
+  if (value->type_index >= kTVMFFIStaticObjectBegin) tunery_tvm.TVMFFIObjectDecRef(value->v_obj);
 }
 
 static TVMFFIObjectHandle global(const char *name) {
   TVMFFIByteArray text = {name, strlen(name)};
   TVMFFIObjectHandle found = NULL;
-  return TVMFFIFunctionGetGlobal(&text, &found) ? NULL : found;
+  return tunery_tvm.TVMFFIFunctionGetGlobal(&text, &found) ? NULL : found;
 }
 
 /* A function of a module of TVM's; NULL if it has none. */
@@ -138,7 +134,7 @@ static TVMFFIObjectHandle member(TVMFFIObjectHandle module, const char *name) {
   arguments[2].type_index = kTVMFFIBool;
   if (!get) return NULL;
   int failed = call(get, arguments, 3, &result);
-  TVMFFIObjectDecRef(get);
+  tunery_tvm.TVMFFIObjectDecRef(get);
   if (failed || result.type_index != kTVMFFIFunction) {
     if (!failed) drop(&result);
     return NULL;
@@ -150,7 +146,7 @@ static int call_member(TVMFFIObjectHandle module, const char *name, TVMFFIAny *a
   TVMFFIObjectHandle function = member(module, name);
   if (!function) return -1;
   int failed = call(function, arguments, count, result);
-  TVMFFIObjectDecRef(function);
+  tunery_tvm.TVMFFIObjectDecRef(function);
   return failed;
 }
 
@@ -167,8 +163,8 @@ static TVMFFIObjectHandle tensor_at(void *data, const tensor *spec) {
   made->dl_tensor.ndim = spec->told.rank;
   made->dl_tensor.shape = (int64_t *)spec->shape;
   made->deleter = forget;
-  if (TVMFFIDataTypeFromString(&name, &made->dl_tensor.dtype) ||
-      TVMFFITensorFromDLPack(made, ALIGNMENT, 1, &found)) {
+  if (tunery_tvm.TVMFFIDataTypeFromString(&name, &made->dl_tensor.dtype) ||
+      tunery_tvm.TVMFFITensorFromDLPack(made, ALIGNMENT, 1, &found)) {
     free(made);
     return NULL;
   }
@@ -183,7 +179,7 @@ static int read_tensor(char *text, tensor *made) {
   if (made->told.rank < 0 || made->told.rank > MOST_RANK) return -1;
   DLDataType type;
   TVMFFIByteArray name = {dtype, strlen(dtype)};
-  if (TVMFFIDataTypeFromString(&name, &type)) return -1;
+  if (tunery_tvm.TVMFFIDataTypeFromString(&name, &type)) return -1;
   size_t bytes = (size_t)(type.bits + 7) / 8 * type.lanes;
   for (int at = 0; at < made->told.rank; ++at) {
     char *size = strtok_r(NULL, " ", &rest);
@@ -324,7 +320,7 @@ static int check_code(const part *part, const char *path) {
 static void unload(part *part) {
   TVMFFIObjectHandle *held[] = {&part->call, &part->configure, &part->item, &part->machine, &part->library};
   for (size_t at = 0; at < sizeof held / sizeof *held; ++at) {
-    if (*held[at]) TVMFFIObjectDecRef(*held[at]);
+    if (*held[at]) tunery_tvm.TVMFFIObjectDecRef(*held[at]);
     *held[at] = NULL;
   }
 }
@@ -334,7 +330,7 @@ static int load(part *part, const char *path) {
   TVMFFIAny result, argument = text_of(path);
   if (!open_module) return fail_of_tvm("TVM's runtime library is not complete; copy the whole bundle");
   int failed = call(open_module, &argument, 1, &result);
-  TVMFFIObjectDecRef(open_module);
+  tunery_tvm.TVMFFIObjectDecRef(open_module);
   if (failed) return fail_of_tvm("the network's code cannot be loaded");
   part->library = result.v_obj;
   if (call_member(part->library, "vm_load_executable", NULL, 0, &result)) return fail_of_tvm("its code is no network's");
@@ -453,6 +449,7 @@ static int describe_all(tunery_network *network, const char *directory, int thre
 }
 
 static pthread_once_t settled = PTHREAD_ONCE_INIT;
+static char missing[600]; /* why there is no TVM */
 
 /* TVM otherwise binds its threads to cores, whatever the process may use. */
 static void settle(void) {
@@ -461,6 +458,7 @@ static void settle(void) {
   setenv("TVM_BIND_THREADS", "0", 0);
   setenv("TVM_NUM_THREADS", count, 0);
   setenv("TVM_THREAD_POOL_SPIN_COUNT", "20000", 0); /* some 10 ms */
+  tunery_runtime_load(missing, sizeof missing);
 }
 
 tunery_network *tunery_open(const char *directory, int threads) {
@@ -469,6 +467,10 @@ tunery_network *tunery_open(const char *directory, int threads) {
     return NULL;
   }
   pthread_once(&settled, settle);
+  if (*missing) {
+    fail("%s", missing);
+    return NULL;
+  }
   tunery_network *network = calloc(1, sizeof *network);
   if (!network) {
     fail("there is no memory for the network");
@@ -611,11 +613,11 @@ static int run_locked(part *part) {
     if (call(part->configure, threads, 2, &result)) return fail_of_tvm("the threads cannot be set");
     drop(&result);
   }
-  limit_threads(part->threads == 1);
+  tunery_tvm.limit_threads(part->threads == 1);
   tunery_segments *before = tunery_segments_serve(part->segments);
   int failed = call(part->call, NULL, 0, &result);
   tunery_segments_serve(before);
-  limit_threads(0);
+  tunery_tvm.limit_threads(0);
   if (failed) return fail_of_tvm("the network cannot be run");
   failed = take_all(part, &result);
   drop(&result);
@@ -632,7 +634,7 @@ int tunery_run(tunery_network *network) {
 
 static void free_tensors(tensor *tensors, int count) {
   for (int at = 0; tensors && at < count; ++at) {
-    if (tensors[at].tensor) TVMFFIObjectDecRef(tensors[at].tensor);
+    if (tensors[at].tensor) tunery_tvm.TVMFFIObjectDecRef(tensors[at].tensor);
     free(tensors[at].own);
     free((void *)tensors[at].told.name);
     free((void *)tensors[at].told.dtype);
