@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
+from tunery.dialects.metaschedule.importing import dequantised
 from tunery.dialects.metaschedule.importing.segments import Graph
 
 Rule = Callable[[Graph, onnx.NodeProto], str]
@@ -25,7 +26,7 @@ _EMPTY = frozenset({"Split", "Concat"})
 """Operators whose tensors may have no elements."""
 _HEAVY = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "MatMulInteger"}
-    | {"QLinearConv", "QLinearMatMul", "Attention"}
+    | {"QLinearConv", "QLinearMatMul", "QGemm", "Attention"}
 )
 _SMALL_ISLAND = 16
 _FEW = 1024
@@ -53,11 +54,12 @@ def _imported_operators() -> frozenset[str]:
 
     from tunery.dialects.metaschedule.importing.operators import OWN_OPERATORS
 
-    return frozenset({*onnx_frontend._get_convert_map(), *OWN_OPERATORS, "Constant"})
+    return frozenset({*onnx_frontend._get_convert_map(), *OWN_OPERATORS, *dequantised.OPERATORS, "Constant"})
 
 
 def _outside(node: onnx.NodeProto, known: frozenset[str]) -> str:
-    if node.domain not in _STANDARD and node.op_type not in _FUSED.get(node.domain, ()):
+    fused = _FUSED.get(node.domain, frozenset()) | dequantised.OPERATORS
+    if node.domain not in _STANDARD and not (node.op_type in fused and node.domain in _FUSED):
         return f"an operator of {node.domain[:60]}"
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         return "control flow"
@@ -85,6 +87,12 @@ def _unknown_size(graph: Graph, node: onnx.NodeProto) -> str:
         return "the size of its input depends on the data"
     empty = any(0 in (graph.shape(name) or ()) for name in (*node.input, *node.output) if name)
     return "it handles tensors without elements" if empty and node.op_type not in _EMPTY else ""
+
+
+def _unknown_steps(graph: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type not in dequantised.OPERATORS or node.op_type == "QLinearMatMul":
+        return ""
+    return "" if dequantised.converted(graph, node) else "its scales are not constant, or TVM does not know its form"
 
 
 def _random(_: Graph, node: onnx.NodeProto) -> str:
@@ -193,8 +201,8 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
-    _no_numbers, _random, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose, _pools, _resize,
-    _scatters, _recurrent, _top, _determinant, _einsum,
+    _no_numbers, _random, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose, _pools,
+    _resize, _scatters, _recurrent, _top, _determinant, _einsum,
 )  # fmt: skip
 
 

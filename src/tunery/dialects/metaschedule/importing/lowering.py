@@ -16,6 +16,7 @@ import onnx
 from tunery._errors import DialectError, tells_of_memory
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.clipping import restore_clips
+from tunery.dialects.metaschedule.importing.dequantised import in_numbers
 from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
@@ -136,7 +137,9 @@ def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment
     try:
         # Of an operator that it does not take it prints the whole expression.
         with own_operators(segments), redirect_stdout(StringIO()):
-            return from_onnx(in_integers(model) if dots.supported(tvm_target(target)) else model)
+            integers = dots.supported(tvm_target(target))
+            model = in_numbers(model, products=integers)
+            return from_onnx(in_integers(model) if integers else model)
     finally:
         onnx.checker.check_model = check
 

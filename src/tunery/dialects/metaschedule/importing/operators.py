@@ -108,6 +108,8 @@ _RULES: dict[str, Convert] = {
     "Det": arrays.determinant,
     "CumProd": arrays.cumulative_product,
     "QLinearMatMul": products.quantised_matmul,
+    "DynamicQuantizeLinear": products.quantise_dynamically,
+    "ConvInteger": products.integer_convolution,
     "TopK": arrays.top,
     "EyeLike": arrays.eye_like,
     "Upsample": arrays.upsample,
@@ -120,6 +122,7 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
     "Pow": elements.power,
+    "MatMulInteger": products.integer_matmul,
     "RMSNormalization": norms.rms_norm,
 }
 

@@ -164,17 +164,7 @@ class _Products:
         given, made = self._shapes.get(node.input[0]), self._shapes.get(node.output[0])
         if not given or not made or len(given) != _PLANE or len(made) != _PLANE:
             return None
-        inside = []
-        for at in range(2):
-            stride = (attributes.get("strides") or [1, 1])[at]
-            step = (attributes.get("dilations") or [1, 1])[at]
-            place = (
-                np.arange(made[2 + at])[:, None] * stride
-                + np.arange(kernel.shape[2 + at]) * step
-                - attributes["pads"][at]
-            )
-            inside.append(((place >= 0) & (place < given[2 + at])).astype(np.int32))
-        return np.asarray(-zero * np.einsum("ya,xb,oab->oyx", *inside, sums))
+        return -zero * sums_inside(sums, given[2:], made[2:], attributes)
 
     def _bias(self, node: onnx.NodeProto, factor: Array) -> Array | None:
         """Return the bias in steps of `factor` if it is given so, else as a float; None if it is not constant."""
@@ -216,6 +206,17 @@ class _Products:
         zero, scale = (array.astype(np.float32).reshape(shape) for array in (given.zero, given.scale))
         self.new.append(numpy_helper.from_array((steps.astype(np.float32) - zero) * scale, node.output[0]))
         return True
+
+
+def sums_inside(sums: Array, given: Sequence[int], made: Sequence[int], attributes: Mapping[str, Any]) -> Array:
+    """Return the sums of a convolution's weights (outputs x rows x columns) that lie inside the data, by place."""
+    inside = []
+    for at in range(2):
+        stride, step = ((attributes.get(name) or [1, 1])[at] for name in ("strides", "dilations"))
+        pad = (attributes.get("pads") or [0, 0])[at]
+        place = np.arange(made[at])[:, None] * stride + np.arange(sums.shape[1 + at]) * step - pad
+        inside.append(((place >= 0) & (place < given[at])).astype(np.int32))
+    return np.asarray(np.einsum("ya,xb,oab->oyx", *inside, sums))
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -270,7 +271,7 @@ def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) 
     is_conv = (kind.decode() if isinstance(kind, bytes) else kind) == "Conv"
     data = unsigned(emit, data)
     if is_conv:
-        sums = emit(_convolved(data, relax.const(kernel, "int8"), attributes))
+        sums = emit(convolved(data, relax.const(kernel, "int8"), attributes))
     else:
         sums = emit(relax.op.matmul(data, relax.const(kernel, "int8"), out_dtype="int32"))
     axis = 1 if is_conv else -1
@@ -290,7 +291,8 @@ def unsigned(emit: Emit, data: Any) -> Any:
     return emit(relax.op.astype(emit(relax.op.add(wide, _like(np.array(_BYTE, np.int16), wide))), "uint8"))
 
 
-def _convolved(data: Any, kernel: Any, attributes: Mapping[str, Any]) -> Any:
+def convolved(data: Any, kernel: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return a convolution of bytes, summed up in 32 bits."""
     pads = [int(pad) for pad in attributes.get("pads", (0, 0, 0, 0))]
     return relax.op.nn.conv2d(
         data,
@@ -298,6 +300,7 @@ def _convolved(data: Any, kernel: Any, attributes: Mapping[str, Any]) -> Any:
         strides=[int(step) for step in attributes.get("strides", (1, 1))],
         padding=pads,
         dilation=[int(step) for step in attributes.get("dilations", (1, 1))],
+        groups=int(attributes.get("group", 1)),
         out_dtype="int32",
     )
 

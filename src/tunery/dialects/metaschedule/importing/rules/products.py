@@ -1,11 +1,103 @@
 """Products of quantised matrices."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunery.dialects.metaschedule._tvm import relax
-from tunery.dialects.metaschedule.importing.rules.common import const_like, dtype_of, emitter, shape_of
+import numpy as np
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.importing.quantised import convolved, sums_inside, unsigned
+from tunery.dialects.metaschedule.importing.rules.common import const_like, dtype_of, emitter, shape_of, text_of
 
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
+_MOST_STEPS, _PLANE, _BYTE = 255.0, 4, 128
+
+
+def quantise_dynamically(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Quantise to steps of 0 to 255 by the values' own range, which reaches to zero; all zeros have steps of one."""
+    [x] = inputs
+    run = emitter(builder)
+    zero, most = const_like(0.0, x), const_like(_MOST_STEPS, x)
+    low = run(relax.op.minimum(run(relax.op.min(x)), zero))
+    extent = run(relax.op.subtract(run(relax.op.maximum(run(relax.op.max(x)), zero)), low))
+    flat = run(relax.op.equal(extent, zero))
+    scale = run(relax.op.where(flat, const_like(1.0, x), run(relax.op.divide(extent, most))))
+
+    def bounded(value: Any) -> Any:
+        return run(relax.op.minimum(run(relax.op.maximum(value, zero)), most))
+
+    point = run(relax.op.round(bounded(run(relax.op.subtract(zero, run(relax.op.divide(low, scale)))))))
+    steps = run(relax.op.round(run(relax.op.divide(x, scale))))
+    made = run(relax.op.astype(bounded(run(relax.op.add(steps, point))), "uint8"))
+    return relax.Tuple([made, scale, run(relax.op.astype(point, "uint8"))])
+
+
+def integer_matmul(builder: Any, inputs: Sequence[Any], _: Mapping[str, Any]) -> Any:
+    """Multiply by a constant matrix of 8 bits: what zero points add are its columns' sums, so all else is of bytes.
+
+    None where there is no such matrix.
+    """
+    data, kernel, point, zero = (*inputs, None, None)[:4]
+    weights = _centred(kernel, zero)
+    if weights is None or weights.ndim != 2 or not _is_one(point):
+        return None
+    run = emitter(builder)
+    sums = run(relax.op.matmul(unsigned(run, data), relax.const(weights, "int8"), out_dtype="int32"))
+    return _less_zeros(run, sums, data, point, weights.astype(np.int32).sum(axis=0))
+
+
+def integer_convolution(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Do as `integer_matmul` for a 2-D convolution; a grouped one is computed in 32 bits.
+
+    Raises:
+        DialectError: it is another one.
+    """
+    data, kernel, point, zero = (*inputs, None, None)[:4]
+    run = emitter(builder)
+    weights = _centred(kernel, zero)
+    padded = text_of(attributes.get("auto_pad", "NOTSET")) != "NOTSET"
+    if weights is None or weights.ndim != _PLANE or not _is_one(point) or padded:
+        raise DialectError("its weights are not constant, or it is not a plain 2-D convolution")
+    if attributes.get("group", 1) != 1:
+        wide = run(relax.op.astype(data, "int32"))
+        if point is not None:
+            wide = run(relax.op.subtract(wide, run(relax.op.reshape(run(relax.op.astype(point, "int32")), []))))
+        return convolved(wide, relax.const(weights.astype(np.int32), "int32"), attributes)
+    sums = run(convolved(unsigned(run, data), relax.const(weights, "int8"), attributes))
+    given, made = shape_of(data, "ConvInteger")[2:], shape_of(sums, "ConvInteger")[2:]
+    zeros = sums_inside(weights.astype(np.int32).sum(axis=1), given, made, attributes)
+    return _less_zeros(run, sums, data, point, zeros[None])
+
+
+def _centred(kernel: Any, zero: Any) -> Any:
+    """Return constant weights less their constant zero point where that fits 8 bits, else None."""
+    constant = (tvm.ir.GenericConst, type(None))
+    if not isinstance(kernel, tvm.ir.GenericConst) or not isinstance(zero, constant):
+        return None
+    weights = kernel.value.numpy().astype(np.int16)
+    points = np.zeros((), np.int16) if zero is None else zero.value.numpy().astype(np.int16)
+    if points.size > 1 and weights.ndim == _PLANE:
+        points = points.reshape(-1, 1, 1, 1)
+    centred = weights - (points.reshape(()) if points.size == 1 else points)
+    low, high = _RANGES["int8"]
+    fits = centred.shape == weights.shape and centred.min(initial=0) >= low and centred.max(initial=0) <= high
+    return centred.astype(np.int8) if fits else None
+
+
+def _is_one(point: Any) -> bool:
+    return point is None or all(size == 1 for size in shape_of(point, "MatMulInteger"))
+
+
+def _less_zeros(run: Any, sums: Any, data: Any, point: Any, zeros: Any) -> Any:
+    """Return sums less what the data's zero point has added; signed data was made unsigned by adding 128."""
+    shift = np.int32(_BYTE if dtype_of(data) == "int8" else 0)
+    if point is None:
+        return run(relax.op.subtract(sums, relax.const(shift * zeros, "int32"))) if shift else sums
+    wide = run(relax.op.reshape(run(relax.op.astype(point, "int32")), []))
+    if shift:
+        wide = run(relax.op.add(wide, relax.const(shift, "int32")))
+    return relax.op.subtract(sums, run(relax.op.multiply(relax.const(zeros.astype(np.int32), "int32"), wide)))
 
 
 def quantised_matmul(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:

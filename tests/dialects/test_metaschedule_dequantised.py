@@ -1,0 +1,141 @@
+"""Networks that ONNX Runtime's own tool quantised, to operators on quantised values or as they run, all native."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import quantization
+
+from tunery.dialects import Array
+from tunery.dialects.metaschedule import MetaScheduleDialect
+from tunery.models import prepare
+
+pytestmark = pytest.mark.tvm
+
+SHAPE = (1, 8, 12, 12)
+STEP = 0.02
+"""More than one step of the results' quantisation: a rounding may fall otherwise."""
+
+
+def network(folder: Path) -> Path:
+    """Write convolutions (dense, strided, depthwise), an addition, a concatenation, pools, a product, activations."""
+    rng = np.random.default_rng(2)
+    constants: list[onnx.TensorProto] = []
+
+    def weights(*shape: int) -> str:
+        array = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        constants.append(numpy_helper.from_array(array, f"w{len(constants)}"))
+        return constants[-1].name
+
+    def node(kind: str, *names: str, **attributes: object) -> onnx.NodeProto:
+        return helper.make_node(kind, names[:-1], [names[-1]], names[-1], **attributes)
+
+    nodes = [
+        node("Conv", "x", weights(16, 8, 3, 3), weights(16), "a", pads=[1, 1, 1, 1]),
+        node("Relu", "a", "b"),
+        node("Conv", "b", weights(16, 1, 3, 3), weights(16), "c", group=16, pads=[1, 1, 1, 1]),
+        node("LeakyRelu", "c", "d", alpha=0.1),
+        node("Add", "b", "d", "e"),
+        node("Concat", "b", "e", "f", axis=1),
+        node("MaxPool", "f", "g", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "g", weights(24, 32, 3, 3), "h", strides=[2, 2]),
+        node("Sigmoid", "h", "i"),
+        node("Mul", "h", "i", "j"),
+        node("GlobalAveragePool", "j", "k"),
+        node("Flatten", "k", "l"),
+        node("Gemm", "l", weights(10, 24), weights(10), "y", transB=1),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "net", [value("x", TensorProto.FLOAT, SHAPE)], [value("y", TensorProto.FLOAT, (1, 10))], constants
+    )
+    path = folder / "float.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+class Readings(quantization.CalibrationDataReader):  # type: ignore[misc] # has no types
+    """Inputs to calibrate with."""
+
+    def __init__(self) -> None:
+        self._left = [image(seed) for seed in range(4)]
+
+    def get_next(self) -> dict[str, Array] | None:
+        return {"x": self._left.pop()} if self._left else None
+
+
+def image(seed: int) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, SHAPE).astype(np.float32)
+
+
+def static(source: Path, made: Path, **how: object) -> None:
+    form = quantization.QuantFormat.QOperator
+    quantization.quantize_static(source, made, Readings(), quant_format=form, **how)
+
+
+def dynamic(source: Path, made: Path) -> None:
+    quantization.quantize_dynamic(source, made)
+
+
+WAYS: dict[str, Callable[[Path, Path], None]] = {
+    "static": static,
+    "per channel": lambda source, made: static(source, made, per_channel=True),
+    "signed": lambda source, made: static(source, made, activation_type=quantization.QuantType.QInt8),
+    "dynamic": dynamic,
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "target"),
+    [
+        ("static", "native"), ("dynamic", "native"),
+        *(pytest.param(how, "native", marks=pytest.mark.slow) for how in ("per channel", "signed")),
+        *(pytest.param(how, "core-avx2", marks=pytest.mark.slow) for how in WAYS),
+    ],
+)  # fmt: skip
+def test_a_quantised_network_is_native_and_right(how: str, target: str, tmp_path: Path) -> None:
+    path = tmp_path / "quantised.onnx"
+    WAYS[how](network(tmp_path), path)
+    dialect = MetaScheduleDialect()
+    prepared = prepare(str(path), {}, tmp_path / "prepared")
+    made = dialect.compile(prepared, dialect.resolve_target(target, 1), {}, tmp_path / "n.tunery")
+    assert not made.elsewhere
+    x = image(9)
+    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(x)
+    [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_allclose(ours, theirs, atol=STEP * float(np.ptp(theirs)))
+
+
+def integers(kind: str, path: Path, **attributes: object) -> None:
+    """Write one product of integers as ONNX defines it, with a zero point of the data that is not known before."""
+    rng = np.random.default_rng(4)
+    shapes = ((2, 5, 24), (24, 7)) if kind == "MatMulInteger" else ((1, 6, 9, 9), (7, 6, 3, 3))
+    weights = numpy_helper.from_array(rng.integers(100, 200, shapes[1]).astype(np.uint8), "w")
+    zero = numpy_helper.from_array(np.array(140, np.uint8), "w_zero")
+    value = helper.make_tensor_value_info
+    inputs = [value("x", TensorProto.UINT8, shapes[0]), value("zero", TensorProto.UINT8, [])]
+    node = helper.make_node(kind, ["x", "w", "zero", "w_zero"], ["y"], **attributes)
+    graph = helper.make_graph([node], "net", inputs, [value("y", TensorProto.INT32, None)], [weights, zero])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [("MatMulInteger", {}), ("ConvInteger", {}), ("ConvInteger", {"pads": [1, 0, 2, 1], "strides": [2, 1]})],
+)
+def test_integers_are_the_same_to_the_last(kind: str, attributes: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "integers.onnx"
+    integers(kind, path, **attributes)
+    dialect = MetaScheduleDialect()
+    prepared = prepare(str(path), {}, tmp_path / "prepared")
+    made = dialect.compile(prepared, dialect.resolve_target("native", 1), {}, tmp_path / "n.tunery")
+    assert not made.elsewhere
+    rng = np.random.default_rng(6)
+    feed = {"x": rng.integers(0, 256, prepared.inputs[0].shape).astype(np.uint8), "zero": np.array(117, np.uint8)}
+    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(*feed.values())
+    [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feed)
+    np.testing.assert_array_equal(ours, theirs)
