@@ -218,6 +218,37 @@ c.tunery_close(None)
 """
 
 
+FORKED = """
+import ctypes, os, sys
+c = ctypes.CDLL(sys.argv[1] + "/lib/libtunery.so")
+c.tunery_open.restype, c.tunery_error.restype = ctypes.c_void_p, ctypes.c_char_p
+x, y = (ctypes.c_float * 784)(*range(784)), (ctypes.c_float * 10)()
+def ran(network):
+    assert network.value, c.tunery_error()
+    assert not c.tunery_bind_input(network, 0, x, ctypes.c_size_t(ctypes.sizeof(x)))
+    assert not c.tunery_bind_output(network, 0, y, ctypes.c_size_t(ctypes.sizeof(y)))
+    return list(y) if not c.tunery_run(network) else c.tunery_error().decode()
+opened = lambda: ctypes.c_void_p(c.tunery_open((sys.argv[1] + "/network").encode(), 2))
+network = opened()
+expected = ran(network)
+child = os.fork()
+if not child:
+    found = ran(network)
+    fine = found == expected or "open it again" in found
+    os._exit(0 if fine and ran(opened()) == expected else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert ran(network) == expected
+"""
+
+
+@NATIVE
+@pytest.mark.tvm
+def test_a_process_forks_between_calls(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    for place in (made[1], bundle(whole, tmp_path / "whole")):
+        done = run(sys.executable, "-c", FORKED, place)
+        assert done.returncode == 0, done.stderr
+
+
 @NATIVE
 @pytest.mark.tvm
 def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ typedef struct {
 typedef struct {
   char *directory; /* of the network */
   int number, threads, inputs, outputs, weights, sizes, ready;
+  int forks; /* of this process's line, when it was loaded */
   tensor *input, *output, *weight;
   int64_t *size; /* of all inputs, one behind another */
   void *mapped;
@@ -61,6 +62,9 @@ struct tunery_network {
   pthread_mutex_t running;
 };
 
+static pthread_once_t settled = PTHREAD_ONCE_INIT;
+static char missing[600]; /* why there is no TVM */
+static _Atomic int forks, pooled, alone; /* alone: the threads of TVM's pool are those of a parent */
 static _Thread_local char failure[1024];
 
 const char *tunery_error(void) { return failure; }
@@ -412,7 +416,7 @@ static int get_ready(part *part) {
     unload(part); /* what a further try would load again */
     return FAILED;
   }
-  part->ready = 1;
+  part->ready = 1, part->forks = forks;
   return 0;
 }
 
@@ -448,16 +452,24 @@ static int describe_all(tunery_network *network, const char *directory, int thre
   return network->parts ? 0 : FAILED; /* with the sentence of the last */
 }
 
-static pthread_once_t settled = PTHREAD_ONCE_INIT;
-static char missing[600]; /* why there is no TVM */
+
+/* Set a variable that TVM reads, unless it has a value that makes sense: others hold up the process. */
+static void tell(const char *name, int value, int most) {
+  char text[16];
+  const char *told = getenv(name);
+  int found = told ? atoi(told) : 0;
+  snprintf(text, sizeof text, "%d", value);
+  if (found < 1 || found > most) setenv(name, text, 1);
+}
+
+static void forked(void) { ++forks, alone |= pooled; }
 
 /* TVM otherwise binds its threads to cores, whatever the process may use. */
 static void settle(void) {
-  char count[16];
-  snprintf(count, sizeof count, "%d", usable_cores());
   setenv("TVM_BIND_THREADS", "0", 0);
-  setenv("TVM_NUM_THREADS", count, 0);
-  setenv("TVM_THREAD_POOL_SPIN_COUNT", "20000", 0); /* some 10 ms */
+  tell("TVM_NUM_THREADS", usable_cores(), 4 * usable_cores());
+  tell("TVM_THREAD_POOL_SPIN_COUNT", 20000, 10000000); /* some 10 ms */
+  pthread_atfork(NULL, NULL, forked);
   tunery_runtime_load(missing, sizeof missing);
 }
 
@@ -598,7 +610,10 @@ static int run_model(part *part) {
 }
 
 static int run_locked(part *part) {
-  TVMFFIAny result, threads[2] = {number_of(1), number_of(part->threads)};
+  int most = alone ? 1 : part->threads;
+  TVMFFIAny result, threads[2] = {number_of(1), number_of(most)};
+  if (part->segments && part->threads > 1 && part->forks != forks)
+    return fail("the process was forked since the network was opened, without ONNX Runtime's threads; open it again");
   for (int at = 0; at < part->inputs; ++at)
     if (!part->input[at].bound && part->input[at].told.bytes)
       return fail("input %.80s is not bound", part->input[at].told.name);
@@ -609,11 +624,12 @@ static int run_locked(part *part) {
     if (!aligned) memcpy(input->own, input->bound, input->told.bytes);
     of(input->tensor)->data = aligned ? input->bound : input->own;
   }
-  if (part->threads > 1) {
+  if (most > 1) {
+    pooled = 1;
     if (call(part->configure, threads, 2, &result)) return fail_of_tvm("the threads cannot be set");
     drop(&result);
   }
-  tunery_tvm.limit_threads(part->threads == 1);
+  tunery_tvm.limit_threads(most == 1);
   tunery_segments *before = tunery_segments_serve(part->segments);
   int failed = call(part->call, NULL, 0, &result);
   tunery_segments_serve(before);
