@@ -14,11 +14,13 @@ import pytest
 from attack_tools import FAKE, expect_done, expect_refused, mounted, run, tune
 from second_user import OTHER, needs_root, shared_place
 
-pytestmark = pytest.mark.hostile
+hostile = pytest.mark.hostile
+"""On all but a few, which `make test` runs."""
 
 LOCALES = ["C", "tr_TR.UTF-8", "zh_CN.GB18030", "nonsense"]
 
 
+@hostile
 @pytest.mark.parametrize("name", LOCALES)
 def test_the_language_of_the_machine_changes_nothing(tmp_path: Path, name: str) -> None:
     env = {"LC_ALL": name, "LANG": name, "LANGUAGE": name}
@@ -38,6 +40,7 @@ def test_the_language_of_the_machine_changes_nothing(tmp_path: Path, name: str) 
     expect_done(run(tmp_path, "records", "import", "rec.jsonl", "--store", "other.db", env=env))
 
 
+@hostile
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "XXX+24", ":/dev/zero"])
 def test_the_time_zone_of_the_machine_changes_nothing(tmp_path: Path, zone: str) -> None:
     expect_done(run(tmp_path, "tune", "fake:x", *FAKE, "--budget", "3trials", env={"TZ": "UTC"}))
@@ -48,7 +51,7 @@ def test_the_time_zone_of_the_machine_changes_nothing(tmp_path: Path, zone: str)
     expect_done(run(tmp_path, "jobs", "list", env={"TZ": zone}))
 
 
-@pytest.mark.parametrize("mask", [0o000, 0o077, 0o777])
+@pytest.mark.parametrize("mask", [0o777, *(pytest.param(one, marks=hostile) for one in (0o000, 0o077))])
 def test_any_umask(tmp_path: Path, mask: int) -> None:
     done = tune(tmp_path, "-o", "net.tunery", change=lambda: os.umask(mask))
     if mask == 0o777 and os.geteuid() != 0:
@@ -80,6 +83,7 @@ def test_links_in_the_place_of_every_directory_and_file(tmp_path: Path) -> None:
 LINKED = ["blobs", "blobs/objects", "blobs/lock", "measuring.lock", "run-1-x", "blobs/leases/1-x"]
 
 
+@hostile
 @pytest.mark.parametrize("name", LINKED)
 def test_links_inside_of_the_cache_lead_nowhere(tmp_path: Path, name: str) -> None:
     """Nothing that a link points to is changed, be it a directory of the user's or a file."""
@@ -95,6 +99,7 @@ def test_links_inside_of_the_cache_lead_nowhere(tmp_path: Path, name: str) -> No
     assert (victim / "precious").read_text() == "years of work"
 
 
+@hostile
 @pytest.mark.parametrize("home", ["/nowhere/at/all", "/proc", "/dev/null"])
 def test_a_home_that_cannot_be_written(tmp_path: Path, home: str) -> None:
     needs_root()
@@ -109,6 +114,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, home: str) -> None:
         expect_done(tune(tmp_path, other=True, env=mine | {"TMPDIR": str(place)}))
 
 
+@hostile
 def test_a_second_user_reads_and_writes_nothing_of_what_may_be_run(tmp_path: Path) -> None:
     """What a user makes in a directory that all may write is theirs: neither cache nor daemon takes another's."""
     needs_root()
@@ -131,6 +137,7 @@ def test_a_second_user_reads_and_writes_nothing_of_what_may_be_run(tmp_path: Pat
 TROJAN = "import os; open(os.path.join({folder!r}, 'canary'), 'a').write(__name__)\n"
 
 
+@hostile
 def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
@@ -151,6 +158,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@hostile
 @pytest.mark.parametrize("full", ["TUNERY_CACHE", "TUNERY_STORE", "TMPDIR", "HOME"])
 def test_a_disk_that_is_full(tmp_path: Path, small_disk: Path, full: str) -> None:
     place = {"TUNERY_CACHE": "cache", "TUNERY_STORE": "s.db"}.get(full, "")
@@ -169,6 +177,7 @@ def test_a_disk_that_is_full(tmp_path: Path, small_disk: Path, full: str) -> Non
     expect_done(tune(tmp_path, "-o", "net.tunery", env=env))
 
 
+@hostile
 def test_an_output_on_a_full_disk_leaves_the_old_one(tmp_path: Path, small_disk: Path) -> None:
     output = small_disk / "net.tunery"
     expect_done(tune(tmp_path, "-o", output))
@@ -181,6 +190,7 @@ def test_an_output_on_a_full_disk_leaves_the_old_one(tmp_path: Path, small_disk:
     assert {path.name for path in small_disk.iterdir()} == {"net.tunery", "ballast"}
 
 
+@hostile
 @pytest.mark.parametrize("most", [16, 24, 64])
 def test_a_hard_limit_on_open_files(tmp_path: Path, most: int) -> None:
     done = tune(tmp_path, change=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
@@ -188,16 +198,17 @@ def test_a_hard_limit_on_open_files(tmp_path: Path, most: int) -> None:
         expect_refused(done)
 
 
-@pytest.mark.parametrize(("kind", "most"), [
+@pytest.mark.parametrize(("kind", "most"), [(resource.RLIMIT_FSIZE, 0), *(pytest.param(*one, marks=hostile) for one in (
     (resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_AS, 200 << 20), (resource.RLIMIT_FSIZE, 1 << 16),
-    (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CPU, 1), (resource.RLIMIT_STACK, 1 << 16),
-], ids=str)  # fmt: skip
+    (resource.RLIMIT_CPU, 1), (resource.RLIMIT_STACK, 1 << 16),
+))], ids=str)  # fmt: skip
 def test_other_hard_limits(tmp_path: Path, kind: int, most: int) -> None:
     done = tune(tmp_path, change=lambda: resource.setrlimit(kind, (most, most)))
     if done.returncode > 0:
         expect_refused(done)
 
 
+@hostile
 def test_too_little_memory_is_said_and_the_next_run_goes_on(tmp_path: Path) -> None:
     for limit in (48 << 20, 128 << 20):
         done = tune(tmp_path, memory=limit)
@@ -206,6 +217,7 @@ def test_too_little_memory_is_said_and_the_next_run_goes_on(tmp_path: Path) -> N
     expect_done(tune(tmp_path))
 
 
+@hostile
 @pytest.mark.parametrize("stream", ["/dev/full", "closed"])
 def test_output_that_nobody_takes(tmp_path: Path, stream: str) -> None:
     if stream == "closed":
@@ -218,6 +230,7 @@ def test_output_that_nobody_takes(tmp_path: Path, stream: str) -> None:
     expect_done(run(tmp_path, "jobs", "list"))
 
 
+@hostile
 def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -239,6 +252,7 @@ VALUES = [
 ]  # fmt: skip
 
 
+@hostile
 @pytest.mark.parametrize("env", VALUES, ids="-".join)
 def test_any_value_of_a_variable(tmp_path: Path, env: dict[str, str]) -> None:
     for words in (("tune", "fake:x", *FAKE, "--budget", "4trials"), ("jobs", "list")):

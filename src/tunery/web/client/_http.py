@@ -293,6 +293,9 @@ class ServiceClient:
             raise self._silent(error) from None
 
     def _silent(self, error: httpx.HTTPError) -> WorkError:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            advice = "if it is the service's own, let SSL_CERT_FILE name the certificate's file"
+            return WorkError(f"the certificate of {self.url} is not trusted here ({error}); {advice}")
         running = " (`tunery serve`)?" if self._own else ", and is the URL right?"
         return WorkError(f"the service at {self._own or self.url} does not answer ({error}); is it running{running}")
 
