@@ -59,7 +59,10 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
                                   scale(0.5), np.uint8(120)], 1, {}),
     ("QLinearMatMul", 10, BYTES, [scale(0.5), np.uint8(0), SIGNED, scale(0.5), np.int8(3), scale(0.25), np.uint8(5)], 1,
      {}),
+    ("FusedMatMul", 17, FAR[:, :4] - 300, [FAR[:, :4] - 300], 1, {"transB": 1, "alpha": 0.25}),
+    ("FusedMatMul", 17, FAR[0, 0].astype(np.float16) - 300, [FAR[0, 1].astype(np.float16) - 300], 1, {"transA": 1}),
 ]  # fmt: skip
+MICROSOFT = ("FusedMatMul",)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64])
@@ -104,15 +107,17 @@ def test_it_computes_what_onnx_runtime_does(
     case: tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]], dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
     operator, opset, x, constants, outputs, attributes = case
+    domain = "com.microsoft" if operator in MICROSOFT else ""
     names, made = [f"c{number}" for number in range(len(constants))], [f"y{number}" for number in range(outputs)]
     graph = helper.make_graph(
-        [helper.make_node(operator, ["x", *names], made, **attributes)],
+        [helper.make_node(operator, ["x", *names], made, domain=domain, **attributes)],
         "one",
         [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
         [onnx.ValueInfoProto(name=name) for name in made],
         [numpy_helper.from_array(np.asarray(value), name) for value, name in zip(constants, names, strict=True)],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = session.run(None, {"x": x})

@@ -16,7 +16,7 @@ Rule = Callable[[Graph, onnx.NodeProto], str]
 """From a node to why it is left to ONNX Runtime; empty where it is not."""
 
 _STANDARD = ("", "ai.onnx")
-_FUSED = {"com.microsoft": frozenset({"Gelu", "BiasGelu", "FastGelu", "SkipLayerNormalization"})}
+_FUSED = {"com.microsoft": frozenset({"Gelu", "BiasGelu", "FastGelu", "SkipLayerNormalization", "FusedMatMul"})}
 """Operators outside the standard that are imported natively."""
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -26,7 +26,7 @@ _EMPTY = frozenset({"Split", "Concat"})
 """Operators whose tensors may have no elements."""
 _HEAVY = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "MatMulInteger"}
-    | {"QLinearConv", "QLinearMatMul", "QGemm", "Attention"}
+    | {"QLinearConv", "QLinearMatMul", "QGemm", "FusedMatMul", "Attention"}
 )
 _SMALL_ISLAND = 16
 _FEW = 1024

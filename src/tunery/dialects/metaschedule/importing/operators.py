@@ -108,6 +108,7 @@ _RULES: dict[str, Convert] = {
     "Det": arrays.determinant,
     "CumProd": arrays.cumulative_product,
     "QLinearMatMul": products.quantised_matmul,
+    "FusedMatMul": products.fused_matmul,
     "DynamicQuantizeLinear": products.quantise_dynamically,
     "ConvInteger": products.integer_convolution,
     "TopK": arrays.top,

@@ -14,6 +14,26 @@ _RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
 _MOST_STEPS, _PLANE, _BYTE = 255.0, 4, 128
 
 
+def fused_matmul(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Multiply matrices that are first turned over, and scale the result (FusedMatMul of com.microsoft).
+
+    Raises:
+        DialectError: the batch is exchanged with the rows.
+    """
+    if attributes.get("transBatchA") or attributes.get("transBatchB"):
+        raise DialectError("it exchanges the batch with the rows")
+    run = emitter(builder)
+
+    def turned(value: Any, name: str) -> Any:
+        rank = len(shape_of(value, "FusedMatMul"))
+        axes = [*range(rank - 2), rank - 1, rank - 2]
+        return run(relax.op.permute_dims(value, axes)) if attributes.get(name) and rank > 1 else value
+
+    made = run(relax.op.matmul(turned(inputs[0], "transA"), turned(inputs[1], "transB")))
+    factor = attributes.get("alpha", 1.0)
+    return made if factor == 1 else relax.op.multiply(made, const_like(factor, made))
+
+
 def quantise_dynamically(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
     """Quantise to steps of 0 to 255 by the values' own range, which reaches to zero; all zeros have steps of one."""
     [x] = inputs
