@@ -47,11 +47,14 @@ def run(*words: object) -> str:
 
 
 class Machine:
-    """A machine at `address`, whose agents keep their files below `files`, a file system of `disk_bytes`."""
+    """A machine at `address`, which reaches this one at `gateway`.
+
+    Its agents keep their files below `files`, a file system of `disk_bytes`.
+    """
 
     def __init__(self, number: int, place: Path, keys: Path, disk_bytes: int) -> None:
         self.name = f"tun{os.getpid()}n{number}"
-        self.address, self._gateway = f"10.213.{number}.2", f"10.213.{number}.1"
+        self.address, self.gateway = f"10.213.{number}.2", f"10.213.{number}.1"
         self._near, self._far = f"{self.name}a", f"{self.name}b"
         self._place, self._keys = place, keys
         self.files = place / self.name
@@ -61,9 +64,9 @@ class Machine:
         self.cable = Cable(self._near, self._far)
         run("ip", "link", "set", self._far, "netns", self.name)
         for at, words in (
-            ((), f"address add {self._gateway} peer {self.address} dev {self._near}"),
+            ((), f"address add {self.gateway} peer {self.address} dev {self._near}"),
             ((), f"link set {self._near} up"),
-            (("-netns", self.name), f"address add {self.address} peer {self._gateway} dev {self._far}"),
+            (("-netns", self.name), f"address add {self.address} peer {self.gateway} dev {self._far}"),
             (("-netns", self.name), f"link set {self._far} up"),
             (("-netns", self.name), "link set lo up"),
         ):
