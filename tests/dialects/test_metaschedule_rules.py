@@ -59,6 +59,9 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
                                   scale(0.5), np.uint8(120)], 1, {}),
     ("QLinearMatMul", 10, BYTES, [scale(0.5), np.uint8(0), SIGNED, scale(0.5), np.int8(3), scale(0.25), np.uint8(5)], 1,
      {}),
+    ("RoiAlign", 16, FAR - 300, [np.array([[0, 0, 9, 7], [2, 3, 12, 14]], np.float32), np.array([0, 1])], 1,
+     {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.5}),
+    ("RoiAlign", 16, FAR - 300, [np.array([[0, 0, 3, 4]], np.float32), np.array([1])], 1, {"output_height": 2}),
     ("FusedMatMul", 17, FAR[:, :4] - 300, [FAR[:, :4] - 300], 1, {"transB": 1, "alpha": 0.25}),
     ("FusedMatMul", 17, FAR[0, 0].astype(np.float16) - 300, [FAR[0, 1].astype(np.float16) - 300], 1, {"transA": 1}),
 ]  # fmt: skip
@@ -128,11 +131,34 @@ def test_it_computes_what_onnx_runtime_does(
     onnx.save(model, path)
     network = prepare(str(path), {}, tmp_path)
     compiled = dialect.compile(network, target, {}, tmp_path / "one.tunery")
-    left = (operator == "Det" and x.shape[-1] > 3) or "across_channels" in attributes or "sorted" in attributes
-    assert bool(compiled.elsewhere) == left
+    left = (operator == "Det" and x.shape[-1] > 3) or {"across_channels", "sorted", "spatial_scale"} & {*attributes}
+    assert bool(compiled.elsewhere) == bool(left)
     for ours, theirs in zip(dialect.load_network(tmp_path / "one.tunery")(x), wanted, strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT16])
+@pytest.mark.parametrize("between", [[], [helper.make_node("Transpose", ["narrow"], ["turned"])]])
+def test_a_number_that_is_rounded_stays_so_when_it_is_widened(
+    kind: int, between: list[onnx.NodeProto], dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["narrow"], to=kind), *between,
+        helper.make_node("Cast", ["turned" if between else "narrow"], ["wide"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["wide", "wide"], ["y"]),
+    ]  # fmt: skip
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "rounded", [value("x", onnx.TensorProto.FLOAT, x.shape)], [value("y", onnx.TensorProto.FLOAT, None)]
+    )
+    path = tmp_path / "rounded.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    [wanted] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    dialect.compile(prepare(str(path), {}, tmp_path), target, {}, tmp_path / "one.tunery")
+    [ours] = dialect.load_network(tmp_path / "one.tunery")(x)
+    np.testing.assert_allclose(ours, wanted, rtol=1e-6)
 
 
 def test_the_largest_of_nans_are_at_places_that_exist(dialect: Dialect, target: Target, tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ _HEAVY = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "MatMulInteger"}
     | {"QLinearConv", "QLinearMatMul", "QGemm", "FusedMatMul", "Attention"}
 )
+_NARROW = frozenset(
+    getattr(onnx.TensorProto, name)
+    for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1")
+)
+_ALIGNED_OPSET = 16  # since when regions are moved by half a pixel, if nothing else is said
 _SMALL_ISLAND = 16
 _FEW = 1024
 _MOST_SMALL_STEPS, _LARGE_STEP = 4, 1 << 22  # steps, and multiplications of one
@@ -99,6 +104,13 @@ def _random(_: Graph, node: onnx.NodeProto) -> str:
     return "random numbers" if node.op_type in _RANDOM else ""
 
 
+def _narrow(graph: Graph, node: onnx.NodeProto) -> str:
+    """TVM makes nothing of a number that is rounded to such a type and widened again: it keeps what was cut off."""
+    values = {*node.input, *node.output} & graph.producer.keys()
+    rounded = any(graph.element_type(name) in _NARROW and graph.readers(name) for name in values)
+    return "TVM leaves out the rounding to its type" if rounded else ""
+
+
 def _batch_norm(_: Graph, node: onnx.NodeProto) -> str:
     training = node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0)
     return "it is in training mode" if training or (node.op_type == _NORM and len(node.output) > 1) else ""
@@ -165,6 +177,14 @@ def _scales(graph: Graph, node: onnx.NodeProto) -> list[float]:
     return [] if constant is None else [float(scale) for scale in numpy_helper.to_array(constant).reshape(-1)]
 
 
+def _regions(graph: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type != "RoiAlign" or attribute(node, "spatial_scale", 1.0) == 1:
+        return ""
+    usual = "half_pixel" if graph.opset >= _ALIGNED_OPSET else "output_half_pixel"
+    moved = attribute(node, "coordinate_transformation_mode", usual) == "half_pixel"
+    return "TVM moves its regions before it scales them" if moved else ""
+
+
 def _scatters(graph: Graph, node: onnx.NodeProto) -> str:
     given = node.op_type in _SCATTERS and node.input[1] not in graph.constants
     return "TVM does not check where it writes to" if given else ""
@@ -201,8 +221,8 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
-    _no_numbers, _random, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose, _pools,
-    _resize, _scatters, _recurrent, _top, _determinant, _einsum,
+    _no_numbers, _random, _narrow, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose,
+    _pools, _resize, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
 )  # fmt: skip
 
 

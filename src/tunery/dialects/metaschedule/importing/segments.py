@@ -97,8 +97,13 @@ class Graph:
         return TensorSpec(name, self.shape(name) or (), self._dtype(name))
 
     def _dtype(self, name: str) -> str:
-        kind = self.constants[name].data_type if name in self.constants else self._types[name].tensor_type.elem_type
-        return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
+        return str(onnx.helper.tensor_dtype_to_np_dtype(self.element_type(name)).name)
+
+    def element_type(self, name: str) -> int:
+        """Return ONNX's number of a value's element type, 0 where it is not known."""
+        if name in self.constants:
+            return int(self.constants[name].data_type)
+        return int(self._types[name].tensor_type.elem_type) if name in self._types else 0
 
     def info(self, name: str) -> onnx.ValueInfoProto:
         """Return a value as a model declares it."""
