@@ -172,13 +172,15 @@ def bare(bench: Bench, trials: int, seed: int) -> Course:
 
 def _ours(bench: Bench, trials: int, seed: int, base: str | None) -> Course:
     from tunery.costmodels import with_task
+    from tunery.costmodels.columns import STORES, TASK_COLUMNS
     from tunery.costmodels.warm import OnlineTrainer
     from tunery.costmodels.warm import Row as Lesson
 
     course, task, dialect = Course(), bench.task, bench.dialect
     with timed(course):
         proposer = dialect.open(task, [], base, seed, warm_start=base is not None)
-    trainer, fresh, learned = OnlineTrainer(), list[Lesson](), 0
+    layout = STORES.with_columns(TASK_COLUMNS)
+    trainer, fresh, learned = OnlineTrainer(layout), list[Lesson](), 0
     while len(course.best_s) < trials:
         with timed(course):
             candidates = proposer.propose(min(_OUR_BATCH, trials - len(course.best_s)))

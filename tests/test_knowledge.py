@@ -31,6 +31,7 @@ PLUGINS = {
     "dialects/metaschedule/": "tunery.dialects.metaschedule",
     "dialects/fake/": "tunery.dialects.fake",
     "dialects/iree/": "tunery.dialects.iree",
+    "dialects/kernels/": "tunery.dialects.kernels",
 }
 EXCEPTIONS = {
     ("domain/request.py", "metaschedule"): "the dialect of a request that names none",
@@ -43,7 +44,8 @@ EXCEPTIONS = {
 }
 
 
-def words_of(text: str) -> set[str]:
+@cache
+def words_of(text: str) -> frozenset[str]:
     """Return the fenced words in a text: an identifier, a module's name or a string."""
     parts = {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*", text)}
     found = {word for words in (COMPILER, PROCESSOR, SYSTEM) for word in words if word.isalnum() and word in parts}
@@ -53,7 +55,7 @@ def words_of(text: str) -> set[str]:
     found |= {word for word in SYSTEM if word.startswith("sched_") and word in text}
     if re.search(r"(?<![\w.])fake:", text):
         found.add("fake:")
-    return found | {word for word in ("/proc", "/sys") if re.search(rf"{word}(/|$)", text)}
+    return frozenset(found | {word for word in ("/proc", "/sys") if re.search(rf"{word}(/|$)", text)})
 
 
 @cache

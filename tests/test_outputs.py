@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_every_kind_is_recognised() -> None:
 
 
 def database(path: Path) -> Path:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE photos (id INTEGER)")
     connection.close()
     return path

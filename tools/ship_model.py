@@ -23,7 +23,7 @@ from typing import Any
 from tunery.costmodels import Recipe, Table, load_cost_model
 from tunery.costmodels.boosted import BoostedModel, trees_digest, trimmed
 from tunery.costmodels.cards import Version, new_card
-from tunery.costmodels.columns import DEVICE_COLUMNS
+from tunery.costmodels.dataset import columns_of
 from tunery.costmodels.registry import document, shipped
 from tunery.costmodels.training.automl import fit
 from tunery.costmodels.training.parquet import read_parquet
@@ -59,7 +59,7 @@ def main() -> None:
     learn, judge = hold_out_networks(table.groups, HELD_OUT)
     if leaked := {group.workload_key for group in learn} & hidden:
         raise SystemExit(f"{len(leaked)} workloads of held-out networks are not marked as theirs in {chosen.dataset}")
-    bits = chosen.bits or float(learn[0].rows[0, -DEVICE_COLUMNS])
+    bits = chosen.bits or float(columns_of(learn[0])[0])
     if math.isnan(bits):
         raise SystemExit("the dataset is of several devices; say with --bits how wide their vectors are")
     current = shipped(table.dialect, table.target, bits)
@@ -95,7 +95,7 @@ def main() -> None:
         metrics=tuple(plain(row) for row in found.rows),
         passed=True,
         held_out=HELD_OUT,
-        layout=table.layout,
+        layout=str(table.layout),
     )
     chosen.model.write_bytes(document(card, text, 0))
 

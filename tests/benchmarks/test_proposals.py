@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from tunery._errors import WorkError
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model, registry
+from tunery.costmodels.columns import STORES, TASK_COLUMNS
 from tunery.costmodels.warm import OnlineTrainer
 from tunery.dialects import Observation, get_dialect
 from tunery.domain import Candidate, Outcome, Target, Task, Workload
@@ -32,11 +33,11 @@ def test_our_search_learns_on_the_model_that_jobs_start_from(tmp_path: Path, mon
     lessons: list[int] = []
 
     def learn(self: OnlineTrainer, rows: Sequence[Any], base: str | None) -> str | None:
-        dataset, start = Dataset(), load_cost_model(base or "")
+        dataset, start = Dataset(STORES.with_columns(TASK_COLUMNS)), load_cost_model(base or "")
         for row in rows:
             dataset.add(*row)
         assert isinstance(start, BoostedModel)
-        BoostedModel.fit(dataset, start)  # refuses rows of another width, where a job would go on with what it has
+        BoostedModel.fit(dataset, start)  # refuses rows of another layout, where a job would go on with what it has
         lessons.append(len(rows))
         return original(self, rows, base)
 

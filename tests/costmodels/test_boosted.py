@@ -9,26 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Dataset, load_cost_model
+from tunery.costmodels import BoostedModel, Dataset, FeatureRows, Layout, load_cost_model
 from tunery.costmodels.columns import device_columns
 from tunery.costmodels.loading import for_device
 from tunery.costmodels.metrics import kendall
 from tunery.devices import traits_of
 
 TASKS, ROWS, WIDTH = 3, 80, 12
-Rows = npt.NDArray[np.float32]
+LAYOUT = Layout("made-up", 1, tuple(f"x{i}" for i in range(WIDTH)))
 
 
-def synthetic(seed: int) -> tuple[list[Rows], list[npt.NDArray[np.float64]]]:
+def synthetic(seed: int) -> tuple[list[FeatureRows], list[npt.NDArray[np.float64]]]:
     """Feature rows and latencies of some tasks; the tasks differ in scale, candidates by the same law within each."""
     rng = np.random.default_rng(seed)
     rows = [rng.random((ROWS, WIDTH), np.float32) for _ in range(TASKS)]
     laws = [np.exp(3 * (x[:, 0] - 0.5) ** 2 + x[:, 1] + 0.5 * x[:, 2] * x[:, 3]) for x in rows]
-    return rows, [np.asarray(law, np.float64) * 10.0**-number for number, law in enumerate(laws)]
+    return [FeatureRows(x, LAYOUT) for x in rows], [
+        np.asarray(law, np.float64) * 10.0**-number for number, law in enumerate(laws)
+    ]
 
 
 def dataset(seed: int = 0) -> Dataset:
-    made = Dataset()
+    made = Dataset(LAYOUT)
     for number, (rows, latencies) in enumerate(zip(*synthetic(seed), strict=True)):
         for index, (row, latency) in enumerate(zip(rows, latencies, strict=True)):
             made.add(f"task{number}", f"c{index}", row, float(latency))
@@ -72,9 +74,9 @@ def test_trees_are_put_into_words_once_and_never_changed_by_what_grows_on_them(
 
 def test_training_goes_on_from_a_base(model: BoostedModel) -> None:
     rows, latencies = synthetic(1)
-    few = Dataset()
+    few = Dataset(LAYOUT)
     for index in range(24):
-        few.add("new", f"c{index}", rows[0][index], float(latencies[0][index]))
+        few.add("new", f"c{index}", rows[0].values[index], float(latencies[0][index]))
     scores = BoostedModel.fit(few, model).predict(rows[0][24:])
     assert kendall(-latencies[0][24:], scores) > 0.6
     assert kendall(-latencies[0][24:], BoostedModel.fit(few).predict(rows[0][24:])) < kendall(
@@ -109,18 +111,18 @@ def test_trees_that_were_grown_for_one_vector_width_are_used_on_no_other(model: 
 
 def test_failed_candidates_rank_last() -> None:
     rng = np.random.default_rng(0)
-    made = Dataset()
+    made = Dataset(LAYOUT)
     for index in range(80):
         row = rng.random(WIDTH, np.float32)
         made.add("task", f"c{index}", row, float("inf") if row[0] > 0.5 else 1.0 + float(row[1]))
     rows = rng.random((200, WIDTH), np.float32)
-    scores = BoostedModel.fit(made).predict(rows)
+    scores = BoostedModel.fit(made).predict(FeatureRows(rows, LAYOUT))
     bad = rows[:, 0] > 0.5
     assert scores[bad].mean() < scores[~bad].mean() / 2
 
 
 def test_rows_of_nan_are_left_out_and_equal_candidates_replaced() -> None:
-    made = Dataset()
+    made = Dataset(LAYOUT)
     made.add("t", "a", np.full(WIDTH, np.nan, np.float32), 1.0)
     assert (len(made), made.groups()) == (0, {})
     partly = np.zeros(WIDTH, np.float32)
@@ -133,14 +135,14 @@ def test_rows_of_nan_are_left_out_and_equal_candidates_replaced() -> None:
 
 
 def test_a_task_without_any_valid_candidate_teaches_nothing() -> None:
-    made = Dataset()
+    made = Dataset(LAYOUT)
     made.add("t", "a", np.zeros(WIDTH, np.float32), float("inf"))
     assert made.groups() == {}
 
 
 @pytest.mark.parametrize("rows", [0, 1, 15])
 def test_too_few_rows_are_refused(rows: int) -> None:
-    made = Dataset()
+    made = Dataset(LAYOUT)
     for index in range(rows):
         made.add("t", f"c{index}", np.full(WIDTH, index, np.float32), 1.0 + index)
     with pytest.raises(UsageError, match=f"^{rows} candidates are too few"):
@@ -149,7 +151,7 @@ def test_too_few_rows_are_refused(rows: int) -> None:
 
 @pytest.mark.parametrize("latency_s", [1.0, float("inf")])
 def test_rows_that_are_all_alike_are_refused(latency_s: float) -> None:
-    made = Dataset()
+    made = Dataset(LAYOUT)
     for index in range(40):
         made.add("t", f"c{index}", np.full(WIDTH, index, np.float32), latency_s)
     with pytest.raises(UsageError, match="too alike"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from costmodel_data import in_use, table
+from costmodel_data import LAYOUT, in_use, table
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, device_columns, for_device, load_cost_model, registry
@@ -182,7 +182,7 @@ def test_the_shipped_model_for_256_bits_grew_on_the_dataset_in_the_repository() 
     assert found is not None
     shipped, text = found
     table = read_parquet(DATASETS / "favourites-256.parquet")
-    assert table.layout == str(STORES), "it was written before layouts had names"
+    assert str(table.layout) == str(STORES), "it was written before layouts had names"
     learned, judged = hold_out_networks(table.groups, shipped.held_out)
     assert table.only(learned).digest == shipped.data["digest"]
     assert len(table.only(learned)) == shipped.data["candidates"] - shipped.data["base"]["candidates"]
@@ -265,16 +265,24 @@ def test_a_directory_without_hard_links(model: BoostedModel, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("bits", [256, 512])
-def test_a_model_from_before_layouts_had_names_is_of_the_one_of_its_width(bits: int) -> None:
+def test_a_shipped_model_knows_rows_of_stores(bits: int) -> None:
     found = registry.shipped("metaschedule", "x86", bits)
     assert found is not None
     assert found[0].layout == str(STORES)
 
 
 def test_a_model_for_rows_of_another_layout_is_passed_over(model: BoostedModel) -> None:
-    mine = register(replace(card(), layout="schedule 1"), model)
-    register(replace(card(), layout="schedule 2"), model)
-    assert (registry.starting("fake", "fake", layout="schedule 1") or ())[:1] == (mine,)
-    assert registry.starting("fake", "fake", layout="schedule 3") is None
+    mine = register(card(), model)
+    later = replace(LAYOUT, version=2)
+    register(card(), BoostedModel.train([(replace(g.rows, layout=later), g.gains) for g in table()], Recipe(rounds=5)))
+    assert (registry.starting("fake", "fake", layout=str(LAYOUT)) or ())[:1] == (mine,)
+    assert (registry.starting("fake", "fake", layout=str(later)) or (mine,))[0].version == 2
+    assert registry.starting("fake", "fake", layout="made-up 3") is None
     assert registry.starting("metaschedule", "x86", layout="others 1") is None
     assert registry.starting("metaschedule", "x86", layout=str(STORES)) is not None
+
+
+def test_a_card_that_names_another_layout_than_its_model_is_refused(model: BoostedModel) -> None:
+    assert register(card(), model).layout == str(LAYOUT)
+    with pytest.raises(UsageError, match="its card is of layout others 1, and the model of made-up 1"):
+        register(replace(card(), layout="others 1"), model)

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Group, Recipe, load_cost_model
-from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, TASK_COLUMNS, fold
+from tunery.costmodels import BoostedModel, FeatureRows, Group, Recipe, load_cost_model
+from tunery.costmodels.boosted import trees_digest
+from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, STORES, TASK_COLUMNS, fold
+from tunery.costmodels.dataset import columns_of
 from tunery.costmodels.loading import for_device
 from tunery.costmodels.metrics import kendall
 from tunery.costmodels.training.automl import fit, search, voting
 
+LAYOUT = STORES.of_fold(STORE_WIDTH).with_columns(TASK_COLUMNS).with_columns(DEVICE_COLUMNS)
 RECIPE = Recipe("gain", 60, {"feature_fraction": 1.0, "min_data_in_leaf": 4}, members=1, store_members=2)
 
 
@@ -29,7 +32,7 @@ def group(seed: int, candidates: int = 64, *, hidden: bool = False) -> Group:
         stores.append(each)
     taken = [0.2 + (abs(each[:, 2] - 0.5) < 0.2) if hidden else np.exp(2 * each[:, 2]) for each in stores]
     latencies = np.array([each.sum() for each in taken], np.float64) * 10.0**-seed
-    task = np.full(TASK_COLUMNS + DEVICE_COLUMNS, seed, np.float32)
+    task = np.full(len(TASK_COLUMNS) + len(DEVICE_COLUMNS), seed, np.float32)
     rows = np.stack([np.concatenate([fold(each), task]) for each in stores])
     keys = tuple(f"c{i}" for i in range(candidates))
     return Group(
@@ -41,7 +44,7 @@ def group(seed: int, candidates: int = 64, *, hidden: bool = False) -> Group:
         "fake",
         ("n",),
         keys,
-        rows,
+        FeatureRows(rows, LAYOUT),
         latencies,
         latencies,
         tuple(stores),
@@ -67,7 +70,7 @@ def model() -> BoostedModel:
     return BoostedModel.train([(each.inputs, each.gains) for each in LEARN], RECIPE)
 
 
-def order(model: BoostedModel, rows: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> float:
+def order(model: BoostedModel, rows: FeatureRows) -> float:
     return kendall(UNSEEN.gains, model.predict(rows))
 
 
@@ -79,14 +82,23 @@ def test_they_learn_what_folding_loses(model: BoostedModel) -> None:
 def test_rows_without_stores_are_scored_by_the_others_alone(model: BoostedModel) -> None:
     assert np.isfinite(model.predict(UNSEEN.rows)).all()
     assert not np.array_equal(model.predict(UNSEEN.rows), model.predict(UNSEEN.inputs))
-    empty = np.full_like(UNSEEN.inputs[:1], np.nan)
+    one = UNSEEN.inputs[:1]
+    empty = replace(one, values=np.full_like(one.values, np.nan))
     assert np.isfinite(model.predict(empty)).all(), "a row that could not be computed is no reason to fail"
     assert len(model.predict(UNSEEN.inputs[:0])) == 0
 
 
 def test_a_search_has_none_of_the_devices_columns(model: BoostedModel) -> None:
-    told = load_cost_model(for_device(model.dumps(), UNSEEN.rows[0, -DEVICE_COLUMNS:]))
-    assert np.allclose(told.predict(UNSEEN.inputs[:, :-DEVICE_COLUMNS]), model.predict(UNSEEN.inputs))
+    told = load_cost_model(for_device(model.dumps(), columns_of(UNSEEN)))
+    layout = STORES.with_columns(TASK_COLUMNS)
+    rows = FeatureRows(UNSEEN.inputs.pick(layout), layout)
+    assert np.allclose(told.predict(rows), model.predict(UNSEEN.inputs))
+
+
+def test_a_model_of_before_layouts_had_names_knows_them_all_the_same(model: BoostedModel) -> None:
+    data = {key: value for key, value in json.loads(model.dumps()).items() if key != "layout"}
+    again = load_cost_model(json.dumps(data | {"digest": trees_digest(data)}))
+    assert np.array_equal(again.predict(UNSEEN.inputs), model.predict(UNSEEN.inputs))
 
 
 def test_a_model_without_them_takes_rows_with_stores() -> None:

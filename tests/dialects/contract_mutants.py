@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tunery._errors import DialectError, TargetError, UsageError
-from tunery.costmodels.columns import Layout, fold
+from tunery.costmodels.columns import FeatureRows, Layout, fold
 from tunery.dialects import CrossCompiler, RecordWriter, Suggestions
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
@@ -85,7 +85,8 @@ class Able(FakeDialect, CrossCompiler, RecordWriter):
 
     def features(self, task, candidates):
         rows = super().features(task, candidates)
-        return np.stack([fold(np.tile(row, (0 if np.isnan(row).any() else 2, 2))) for row in rows])
+        folded = [fold(np.tile(row, (0 if np.isnan(row).any() else 2, 2))) for row in rows]
+        return FeatureRows(np.stack(folded), Able.layout(self))
 
     def buffer_store_features(self, task, candidates):
         return [np.tile(row, (2, 2)) for row in super().features(task, candidates)]
@@ -430,7 +431,7 @@ class TestWrongProposals(Base):
 class HalfFeatures(Able):
     def features(self, task, candidates):
         rows = super().features(task, candidates)
-        rows[0, 0] = np.nan
+        rows.values[0, 0] = np.nan
         return rows
 
 

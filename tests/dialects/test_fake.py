@@ -149,7 +149,7 @@ def test_search_beats_random_and_resumes_without_repeating() -> None:
 def test_a_linear_cost_model_ranks_proposals() -> None:
     dialect = FakeDialect()
     (task,) = tasks_of("tasks=1")
-    width = dialect.features(task, [dialect.baseline(task)]).shape[1]
+    width = len(dialect.layout().columns)
     weights = [0.0] * width
     weights[1] = 1.0
     proposer = dialect.open(task, [], None, 0)

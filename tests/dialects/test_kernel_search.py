@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from tunery.dialects.configurations.expressions import parse
+from tunery.dialects.configurations.search import ConfigurationSearch
 from tunery.dialects.configurations.space import Choices, ConfigurationSpace
-from tunery.dialects.kernels.search import ConfigurationSearch
 
 PARAMETERS = {"x": tuple(2**i for i in range(10)), "y": tuple(range(1, 13)), "kind": ("a", "b", "c"), "flag": (0, 1)}
 SPACE = ConfigurationSpace(PARAMETERS, [parse("x * y <= 1536", PARAMETERS)])

@@ -106,8 +106,9 @@ class TestMetaScheduleContract(DialectContract):
 
         proposer = dialect.open(task, [], None, 0)
         first = proposer.propose(24)
-        dataset = Dataset()
-        for i, (candidate, row) in enumerate(zip(first, with_task(dialect.features(task, first), task), strict=True)):
+        rows = with_task(dialect.features(task, first), task)
+        dataset = Dataset(rows.layout)
+        for i, (candidate, row) in enumerate(zip(first, rows, strict=True)):
             dataset.add(task.key, candidate.key, row, 1e-3 * (1 + i))
         proposer.observe([Observation(c, Outcome.OK, 1e-3 * (1 + i)) for i, c in enumerate(first)])
         proposer.learn(BoostedModel.fit(dataset).dumps())

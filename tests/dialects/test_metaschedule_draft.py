@@ -172,9 +172,10 @@ def test_few_replays_per_candidate_none_twice_and_none_to_resume(tasks: list[Tas
 
     dialect = get_dialect("metaschedule")
     task = next(task for task in tasks if task.workload.kind == "matmul")
-    dataset = Dataset()
     first = dialect.open(task, [], None, 0).propose(24)
-    for i, (candidate, row) in enumerate(zip(first, with_task(dialect.features(task, first), task), strict=True)):
+    rows = with_task(dialect.features(task, first), task)
+    dataset = Dataset(rows.layout)
+    for i, (candidate, row) in enumerate(zip(first, rows, strict=True)):
         dataset.add(task.key, candidate.key, row, 1e-3 * (1 + i))
     model = BoostedModel.fit(dataset).dumps()
     replays.clear()

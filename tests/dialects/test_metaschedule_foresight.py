@@ -25,9 +25,10 @@ def tasks() -> list[Task]:
 
 @pytest.fixture(scope="module")
 def model(tasks: list[Task]) -> str:
-    dialect, dataset = get_dialect("metaschedule"), Dataset()
+    dialect = get_dialect("metaschedule")
     candidates = dialect.open(tasks[0], (), None, 0).propose(24)
     rows = with_task(dialect.features(tasks[0], candidates), tasks[0])
+    dataset = Dataset(rows.layout)
     for number, (candidate, row) in enumerate(zip(candidates, rows, strict=True)):
         dataset.add(tasks[0].key, candidate.key, row, 1e-3 * (1 + number % 7))
     return BoostedModel.fit(dataset).dumps()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tunery.costmodels import CostModel
+from tunery.costmodels.columns import STORES
 from tunery.domain import Target, Task, Workload
 
 pytestmark = pytest.mark.tvm
@@ -18,7 +19,7 @@ class Scripted(CostModel):
     def __init__(self, scores):
         self.scores = np.asarray(scores, dtype=np.float64)
 
-    def predict(self, features):
+    def predict(self, rows):
         return self.scores
 
     def dumps(self):
@@ -29,7 +30,7 @@ class Scripted(CostModel):
 def test_scores_are_positive_and_finite_whatever_the_model_says(scores):
     from tunery.dialects.metaschedule.features.cost_model import SteeringModel
 
-    features = SimpleNamespace(get=lambda key: np.zeros(4, np.float32) if key in "abc" else None)
+    features = SimpleNamespace(get=lambda key: np.zeros(len(STORES.columns), np.float32) if key in "abc" else None)
     model = SteeringModel(features, TASK)
     model._model = Scripted(scores)
     given = model.scores(["a", "b", "c", "unknown"])

@@ -124,9 +124,9 @@ def measured(dialect: Dialect, tasks: list[Task]) -> list[tuple[str, float]]:
 
 @pytest.fixture(scope="module")
 def model(dialect: Dialect, tasks: list[Task]) -> str:
-    dataset = Dataset()
     candidates = dialect.open(tasks[0], (), None, 0).propose(16)
     rows = with_task(dialect.features(tasks[0], candidates), tasks[0])
+    dataset = Dataset(rows.layout)
     for number, (candidate, row) in enumerate(zip(candidates, rows, strict=True)):
         dataset.add(tasks[0].key, candidate.key, row, 1e-3 * (1 + number % 7))
     return BoostedModel.fit(dataset).dumps()

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from tunery.costmodels import Group, Table
+from tunery.costmodels import FeatureRows, Group, Layout, Table
+from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.registry import Version, starting
 
-WIDTH = 12
+OWN = Layout("made-up", 1, tuple(f"x{i}" for i in range(7)))
+LAYOUT = OWN.with_columns(DEVICE_COLUMNS)
 KINDS = ("conv2d", "matmul")
 
 
@@ -14,7 +16,7 @@ def table(networks: int = 8, per_network: int = 3, rows: int = 40, seed: int = 0
     rng = np.random.default_rng(seed)
     groups = []
     for number in range(networks * per_network):
-        x = rng.random((rows, WIDTH)).astype(np.float32)
+        x = rng.random((rows, len(LAYOUT.columns))).astype(np.float32)
         latencies = np.exp(3 * (x[:, 0] - 0.5) ** 2 + 2 * x[:, 1]).astype(np.float64) * 10.0 ** -(number % 4)
         latencies[0] = np.inf
         owners = {f"n{number // per_network}"}
@@ -23,7 +25,8 @@ def table(networks: int = 8, per_network: int = 3, rows: int = 40, seed: int = 0
         groups.append(
             Group(
                 f"task{number}", f"work{number}", f"op{number}", KINDS[number % 2], "device", "fake 1.0",
-                tuple(sorted(owners)), tuple(f"c{i}" for i in range(rows)), x, latencies, 0.1 + x[:, 2].astype(float),
+                tuple(sorted(owners)), tuple(f"c{i}" for i in range(rows)), FeatureRows(x, LAYOUT), latencies,
+                0.1 + x[:, 2].astype(float),
                 tuple(np.stack([row, 2 * row]) for row in x),
             )
         )  # fmt: skip

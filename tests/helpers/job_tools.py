@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tunery.costmodels import BoostedModel, Dataset, registry
+from tunery.costmodels import BoostedModel, Dataset, FeatureRows, registry
 from tunery.costmodels.columns import TASK_COLUMNS
-from tunery.dialects.fake._space import FEATURES
+from tunery.dialects.fake import FakeDialect
 from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.domain.request import Progress, Request, TuneReport
 from tunery.runtime.runtime import Runtime
@@ -59,13 +59,16 @@ def run_in(
 def register_model() -> None:
     """Register a model of the fake dialect, whatever it predicts; it expects every build to be quick."""
     rng = np.random.default_rng(0)
-    dataset, rows = Dataset(), rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)
+    layout = FakeDialect().layout().with_columns(TASK_COLUMNS)
+    dataset, rows = Dataset(layout), rng.random((40, len(layout.columns))).astype(np.float32)
     for i, row in enumerate(rows):
         dataset.add("t", str(i), row, 1.0 + float(row[0]))
     card = registry.new_card(
         dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True
     )
-    registry.register(card, BoostedModel.fit(dataset).with_build_cost(rows, np.full(len(rows), 0.01)))
+    registry.register(
+        card, BoostedModel.fit(dataset).with_build_cost(FeatureRows(rows, layout), np.full(len(rows), 0.01))
+    )
 
 
 def records_in(directory: Path, *modes: Mode) -> list[Record]:

@@ -11,6 +11,7 @@ from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Candidate, Measurement, Origin, Outcome, Provenance, Record, Task
 from tunery.measuring.selection import finalists, winner
 from tunery.measuring.service import Measurer
+from tunery.measuring.settings import Settings
 
 PLANTED = {"one_off": 3, "all_nan": 5, "constant": 7, "partial": 9, "zero_time": 11, "nan_time": 13, "fail": 15}
 
@@ -38,7 +39,7 @@ def test_a_task_is_raced_and_decided_and_no_planted_fault_wins(op: str, tmp_path
     bench = Bench(dialect, tmp_path)
     reference = bench.built(task, dialect.reference(task))
     candidates = [dialect.candidate(task, index) for index in range(60)]
-    provenance = Provenance("fake", dialect.compiler, "device", bench.settings_key())
+    provenance = Provenance("fake", dialect.compiler, "device", Settings().key)
     records, best = [], None
     for index, candidate in enumerate(candidates):
         # What a busy machine makes slow is given up before it is checked: without an incumbent nothing is.

@@ -196,7 +196,7 @@ def test_whatever_does_not_measure_gives_way_to_what_does(tmp_path: Path) -> Non
             task = FakeDialect().extract(fake_network("fake:nice"), FakeDialect().resolve_target("native", 1))[0]
             candidate = FakeDialect().baseline(task)
             async with runtime.stage("job", "measure", Role.MEASURER) as measure:
-                await runtime.call(measure.worker, "settings_key", deadline_s=60)
+                await runtime.call(measure.worker, "describe", deadline_s=60)
                 measuring = os.getpriority(os.PRIO_PROCESS, runtime.engine.control.pid(measure.worker) or 0)
             async with runtime.stage("job", "build", Role.BUILDER) as build:
                 await runtime.call(build.worker, "build", task, candidate, deadline_s=60)

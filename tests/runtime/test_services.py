@@ -13,7 +13,6 @@ from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.devices import open_device
 from tunery.dialects import open_built
 from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Task
 from tunery.runtime.services import Builder, ProposerHost
 
@@ -43,8 +42,9 @@ def tasks(dialect: Keeper) -> list[Task]:
 
 @pytest.fixture
 def model() -> str:
-    dataset = Dataset()
-    for number, row in enumerate(np.random.default_rng(0).random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)):
+    layout = FakeDialect().layout().with_columns(TASK_COLUMNS)
+    dataset = Dataset(layout)
+    for number, row in enumerate(np.random.default_rng(0).random((40, len(layout.columns))).astype(np.float32)):
         dataset.add("t", str(number), row, 1.0 + float(row[0]))
     return BoostedModel.fit(dataset).dumps()
 

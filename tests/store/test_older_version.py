@@ -2,6 +2,7 @@
 
 import gzip
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def old(tmp_path: Path) -> Path:
     """The store, as if it had been written on a machine of this type."""
     text = gzip.decompress(WRITTEN.read_bytes()).decode().replace("@DEVICE@", open_device("cpu").describe().fingerprint)
     path = tmp_path / "store.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(text)
     connection.close()
     return path

@@ -1,4 +1,5 @@
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ CONV = task()
 
 
 def old_store(path: Path, name: str) -> str:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript((ASSETS / name).read_text(encoding="utf-8"))
     connection.close()
     return str(path)
@@ -100,7 +101,7 @@ def test_networks_are_extracted_again_only_where_there_was_an_import(tmp_path: P
 
 def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     url = old_store(tmp_path / "v1.db", "v1.sql")
-    with sqlite3.connect(url) as connection:
+    with closing(sqlite3.connect(url)) as connection, connection:
         connection.execute("CREATE TABLE extractions (in_the_way INTEGER)")  # 0002 makes networks, then fails here
         before = list(connection.iterdump())
     connection.close()
@@ -110,7 +111,7 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     except Exception as error:  # noqa: BLE001
         raised = type(error).__name__
     assert raised == "StoreError"
-    with sqlite3.connect(url) as connection:
+    with closing(sqlite3.connect(url)) as connection, connection:
         assert list(connection.iterdump()) == before
     connection.close()
 

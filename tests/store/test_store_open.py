@@ -2,6 +2,7 @@ import os
 import re
 import sqlite3
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -109,12 +110,12 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "photos.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE photos (id INTEGER)")
     connection.close()
     with pytest.raises(StoreError, match=r"another program.*'photos'"):
         open_store(str(path))
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert [row[0] for row in connection.execute("SELECT name FROM sqlite_master")] == ["photos"]
     connection.close()
 
@@ -122,7 +123,7 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     open_store(str(path)).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE tunery_schema SET version_num = '0999'")
     connection.close()
     with pytest.raises(StoreError, match=r"newer tunery .schema 0999.*upgrade tunery"):

@@ -352,7 +352,7 @@ def test_rivals_learn_from_no_workload_that_is_judged(monkeypatch: pytest.Monkey
             assert threads >= 1
 
         def predict(self, group: Group) -> object:
-            return group.rows[:, 0]
+            return group.rows.values[:, 0]
 
     fit = _ranked.fit
 

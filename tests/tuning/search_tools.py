@@ -29,7 +29,7 @@ def fake_tasks(source: str) -> list[Task]:
 async def runtime_in(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     patch.setattr("tunery.runtime.dispatch.granted_cores", lambda: 1)
     with InlineEngine() as engine:
-        yield Runtime(engine, "fake", 1, directory / "scratch", dispatch=Dispatch(record=False))
+        yield Runtime(engine, "fake", 1, directory / "scratch", dispatch=Dispatch(record=False), device="fake")
 
 
 def context_of(runtime: Runtime, store: Store, job_id: str = "", seed: int = 0, **more: Any) -> Context:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tunery._errors import StoreError
-from tunery.accounting.power import modelled_power
+from tunery.accounting.power import Power
 from tunery.accounting.prices import load_prices
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE
+from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, ModelledMeter
 from tunery.store import AsyncStore, Charge, Store, open_store
 from tunery.tuning.account import Account
 
@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def account_of(store: Store, machine: Any) -> Account:
-    return Account(AsyncStore(store), store.create_job({}).job_id, machine, load_prices(), modelled_power())
+    return Account(AsyncStore(store), store.create_job({}).job_id, machine, load_prices(), Power(ModelledMeter()))
 
 
 def spent(store: Store) -> dict[str, float]:

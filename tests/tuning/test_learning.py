@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from costmodel_data import table
+from costmodel_data import LAYOUT, table
 from job_tools import run_in
 
-from tunery.costmodels import BoostedModel, Recipe, device_columns, registry
+from tunery.costmodels import BoostedModel, FeatureRows, Layout, Recipe, device_columns, registry
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.costmodels.training.replay import _read, _write
 from tunery.devices import open_device, traits_of
 from tunery.dialects import Observation
-from tunery.dialects.fake._space import FEATURES
+from tunery.dialects.fake import FakeDialect
 from tunery.domain import Candidate, Outcome
 from tunery.engines import Role
 from tunery.runtime.services import Trainer
@@ -33,7 +33,7 @@ class OneTrainer:
     """A runtime with the real trainer, in this process; `born` is its generation."""
 
     def __init__(self) -> None:
-        self.engine, self.born = self, 0
+        self.engine, self.born, self.row_layout = self, 0, LAYOUT
         self.trainer, self.sent = Trainer(), list[int]()
 
     def workers(self, _: Role) -> list[str]:
@@ -46,9 +46,11 @@ class OneTrainer:
     async def stage(self, *_: object, **__: object) -> AsyncIterator[Any]:
         yield SimpleNamespace(worker="trainer")
 
-    async def call(self, _: str, __: str, name: str, rows: list[Any], base: str | None, **___: object) -> str | None:
+    async def call(
+        self, _: str, __: str, name: str, layout: Layout, rows: list[Any], base: str | None, **___: object
+    ) -> str | None:
         self.sent.append(len(rows))
-        return self.trainer.learn(name, rows, base)
+        return self.trainer.learn(name, layout, rows, base)
 
 
 @pytest.fixture
@@ -102,14 +104,18 @@ def test_it_learns_once_there_is_a_quarter_more_and_counts_its_versions(runtime:
 def test_rows_without_features_are_not_learned(runtime: Any) -> None:
     learning = Learning(runtime, "cpu", None)
     learning.add("t", Observation(Candidate("c", "t", ""), Outcome.OK, 1.0), b"")
-    learning.add("t", Observation(Candidate("c", "t", ""), Outcome.CRASHED, None), np.zeros(3, np.float32).tobytes())
+    learning.add(
+        "t",
+        Observation(Candidate("c", "t", ""), Outcome.CRASHED, None),
+        np.zeros(len(LAYOUT.columns), np.float32).tobytes(),
+    )
     assert [row.latency_s for row in learning.rows] == [float("inf")]
 
 
 @pytest.mark.parametrize(("outcome", "blamed"), [(Outcome.BUILD_FAILED, True), (Outcome.CRASHED, False)])
 def test_a_worker_that_died_blames_no_candidate(runtime: Any, outcome: Outcome, *, blamed: bool) -> None:
     learning = Learning(runtime, "cpu", None)
-    bad, good = (np.full(3, knob, np.float32).tobytes() for knob in (1.0, 0.0))
+    bad, good = (np.full(len(LAYOUT.columns), knob, np.float32).tobytes() for knob in (1.0, 0.0))
     for i in range(40):
         learning.add("t", Observation(Candidate(f"bad{i}", "t", ""), outcome, None), bad)
         learning.add("t", Observation(Candidate(f"good{i}", "t", ""), Outcome.OK, 1.0), good)
@@ -146,8 +152,9 @@ def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
-    rows = np.random.default_rng(0).random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)
-    model = BoostedModel.train([(rows, rows[:, 0].astype(float))], Recipe(rounds=5))
+    layout = FakeDialect().layout().with_columns(TASK_COLUMNS)
+    rows = FeatureRows(np.random.default_rng(0).random((40, len(layout.columns))).astype(np.float32), layout)
+    model = BoostedModel.train([(rows, rows.values[:, 0].astype(float))], Recipe(rounds=5))
     metrics = ({"kind": "all", "device": "all", "ranking": "model", "kendall": 0.31},)
     card = registry.new_card(
         dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=metrics, passed=True

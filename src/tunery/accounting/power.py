@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psutil
 
 from tunery.devices import EnergyMeter
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, ModelledMeter, open_meter
+from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, open_meter
 
 _WINDOW_S, _LONGEST_S = 1.0, 60.0
 
@@ -51,11 +51,6 @@ class Power:
 
     def _look(self) -> tuple[float, float, float]:
         return self._clock(), self._busy_core_s(), self._meter.read_j()
-
-
-def modelled_power() -> Power:
-    """Return the model, whatever the machine could measure."""
-    return Power(ModelledMeter())
 
 
 def machine_busy_core_s() -> float:

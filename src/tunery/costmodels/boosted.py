@@ -18,12 +18,14 @@ from typing_extensions import override
 
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
-from tunery.costmodels.columns import DEVICE_COLUMNS, folded, has_stores, stores_of
+from tunery.costmodels.columns import FeatureRows, Layout, earlier_layout, without_stores
 from tunery.costmodels.dataset import Dataset
 from tunery.domain import digest
 
 Rows = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
+Groups = Sequence[tuple[FeatureRows, Floats]]
+"""Rows and gains of one task each."""
 
 LEAST_ROWS = 16
 _MORE = 60
@@ -75,11 +77,11 @@ class StoreVoters:
     mean: float
 
     @classmethod
-    def train(cls, rows: Rows, gains: Floats, recipe: Recipe, threads: int) -> "StoreVoters":
+    def train(cls, rows: FeatureRows, gains: Floats, recipe: Recipe, threads: int) -> "StoreVoters":
         """Train on rows that hold stores one by one: the squared error of the sum, the same slope for each store."""
         import lightgbm
 
-        stores, owner = stores_of(rows)
+        stores, owner = rows.stores()
         mean = float(gains.mean())
 
         def slope(predicted: Floats, _: Any) -> tuple[Floats, Floats]:
@@ -96,9 +98,9 @@ class StoreVoters:
         ]
         return cls(tuple(boosters), mean)
 
-    def votes(self, rows: Rows) -> Floats:
+    def votes(self, rows: FeatureRows) -> Floats:
         """Return each voter's scores, `(voters, n)`."""
-        stores, owner = stores_of(rows)
+        stores, owner = rows.stores()
         if not len(stores):
             return np.full((len(self.boosters), len(rows)), self.mean)
         sums = [
@@ -119,20 +121,22 @@ class Growth:
 class BoostedModel(CostModel):
     """LightGBM's trees on what a recipe says, and beside them a regression of the seconds a build takes.
 
+    `layout` is that of the rows that they know, without stores one by one.
     Some of the trees may have been grown for one kind of device (`growth`): `for_device` leaves them out for another.
     """
 
     def __init__(
         self,
         boosters: Sequence[Any],
+        layout: Layout,
+        *,
         build_booster: Any = None,
         family: str = "gain",
         device: Sequence[float] = (),
         growth: Growth | None = None,
-        *,
         store_voters: StoreVoters | None = None,
     ) -> None:
-        self._boosters, self._build_booster = tuple(boosters), build_booster
+        self._boosters, self._layout, self._build_booster = tuple(boosters), layout, build_booster
         self._family, self._device, self._growth = family, tuple(device), growth
         self._store_voters = store_voters
 
@@ -153,13 +157,14 @@ class BoostedModel(CostModel):
         return base.grown(groups, _MORE)
 
     @classmethod
-    def train(cls, groups: Sequence[tuple[Rows, Floats]], recipe: Recipe, threads: int = 1) -> "BoostedModel":
+    def train(cls, groups: Groups, recipe: Recipe, threads: int = 1) -> "BoostedModel":
         """Train by a recipe on groups of (rows, gains), one for each task."""
         import lightgbm
 
-        rows_ = np.concatenate([rows for rows, _ in groups])
+        whole = FeatureRows.joined([rows for rows, _ in groups])
+        layout = without_stores(whole.layout)
         data = lightgbm.Dataset(
-            folded(rows_),
+            whole.pick(layout),
             np.concatenate([labels(gains, recipe.family) for _, gains in groups]),
             group=[len(gains) for _, gains in groups],
             params={"max_bin": _PARAMETERS["max_bin"], "feature_pre_filter": False, "verbosity": -1},
@@ -171,12 +176,12 @@ class BoostedModel(CostModel):
             for member in range(recipe.members)
         ]
         voters = None
-        if recipe.store_members and recipe.family == "gain" and has_stores(rows_):
-            voters = StoreVoters.train(rows_, np.concatenate([gains for _, gains in groups]), recipe, threads)
-        return cls(boosters, family=recipe.family, store_voters=voters)
+        if recipe.store_members and recipe.family == "gain" and whole.has_stores:
+            voters = StoreVoters.train(whole, np.concatenate([gains for _, gains in groups]), recipe, threads)
+        return cls(boosters, layout, family=recipe.family, store_voters=voters)
 
     def grown(
-        self, groups: Sequence[tuple[Rows, Floats]], rounds: int, parameters_: Mapping[str, float | int] | None = None
+        self, groups: Groups, rounds: int, parameters_: Mapping[str, float | int] | None = None
     ) -> "BoostedModel":
         """Return this model with `rounds` more trees, grown on what groups of (rows, gains) say beyond it.
 
@@ -192,7 +197,7 @@ class BoostedModel(CostModel):
             elif self._family == "log":
                 wanted = wanted + float(np.mean(np.log(np.maximum(self.predict(rows), 1e-9)) - wanted))
             y.append(self._left(rows, wanted))
-        rows_ = self._fitted(np.concatenate([rows for rows, _ in groups]), self._boosters[0])
+        rows_ = self._known(FeatureRows.joined([rows for rows, _ in groups]))
         sizes = [len(gains) for _, gains in groups]
         boosters = []
         for number, booster in enumerate(self._boosters):
@@ -200,9 +205,7 @@ class BoostedModel(CostModel):
             settings = parameters(Recipe(self._family, parameters=parameters_ or {}), 1)
             more = {**settings, "seed": settings["seed"] + number}
             boosters.append(_trained(more, data, rounds, booster))
-        return BoostedModel(
-            boosters, self._build_booster, self._family, self._device, self._growth, store_voters=self._store_voters
-        )
+        return self._with(boosters=boosters)
 
     def grown_for(self, vector_bits: float, trunk: int) -> "BoostedModel":
         """Return this model with all trees after the first `trunk` of each voter meant for such vectors only.
@@ -213,31 +216,27 @@ class BoostedModel(CostModel):
         if trunk < 1 or (self._growth and self._growth.vector_bits != vector_bits):
             raise ValueError("a model has trees for every device, and grows for one kind of device only")
         growth = Growth(min(trunk, self._growth.trunk) if self._growth else trunk, vector_bits)
-        return BoostedModel(
-            self._boosters, self._build_booster, self._family, self._device, growth, store_voters=self._store_voters
-        )
+        return self._with(growth=growth)
 
     @property
     def rounds(self) -> int:
         """How many trees each voter has, the least of them."""
         return min(int(booster.num_trees()) for booster in self._boosters)
 
-    def with_build_cost(self, features: Rows, build_s: Floats) -> "BoostedModel":
+    def with_build_cost(self, rows: FeatureRows, build_s: Floats) -> "BoostedModel":
         """Return this model with a regression of the logarithm of build seconds beside it."""
         import lightgbm
 
-        data = lightgbm.Dataset(folded(features), np.log(np.maximum(build_s, 1e-3)))
+        data = lightgbm.Dataset(self._known(rows), np.log(np.maximum(build_s, 1e-3)))
         booster = lightgbm.train(parameters(Recipe(), 1), data, num_boost_round=Recipe().rounds)
-        return BoostedModel(
-            self._boosters, booster, self._family, self._device, self._growth, store_voters=self._store_voters
-        )
+        return self._with(build_booster=booster)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
         """Read the form `dumps` writes.
 
         Raises:
-            ValueError: the trees are not as they were written, or there are none.
+            ValueError: the trees are not as they were written, are not of the rows it names, or there are none.
         """
         check_trees(data)
         import lightgbm
@@ -251,28 +250,37 @@ class BoostedModel(CostModel):
             if data.get("stores"):
                 texts, mean = data["stores"]["boosters"], float(data["stores"]["mean"])
                 voters = StoreVoters(tuple(_read(str(text)) for text in texts), mean)
-            return cls(boosters, build_booster, str(data["objective"]), device, growth, store_voters=voters)
+            layout = layout_of(data)
+            if layout is None:
+                raise ValueError("it does not name its rows: an earlier tunery wrote it")
+            if len(layout.columns) != (known := int(boosters[0].num_feature())):
+                raise ValueError(f"its trees know {known} columns, and its layout {layout} has {len(layout.columns)}")
+            return cls(
+                boosters, layout, build_booster=build_booster, family=str(data["objective"]), device=device,
+                growth=growth, store_voters=voters,
+            )  # fmt: skip
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
 
     @override
-    def predict(self, features: Rows) -> Floats:
-        return np.asarray(self._votes(features).mean(axis=0))
+    def predict(self, rows: FeatureRows) -> Floats:
+        return np.asarray(self._votes(rows).mean(axis=0))
 
     @override
-    def uncertainty(self, features: Rows) -> Floats:
-        return np.asarray(self._votes(features).std(axis=0))
+    def uncertainty(self, rows: FeatureRows) -> Floats:
+        return np.asarray(self._votes(rows).std(axis=0))
 
     @override
-    def build_cost(self, features: Rows) -> Floats:
+    def build_cost(self, rows: FeatureRows) -> Floats:
         if self._build_booster is None:
-            return super().build_cost(features)
-        return self._raw(self._build_booster, features)
+            return super().build_cost(rows)
+        return _raw(self._build_booster, self._known(rows))
 
     @override
     def dumps(self) -> str:
         data: dict[str, Any] = {
             "family": "boosted",
+            "layout": asdict(self._layout),
             "objective": self._family,
             "boosters": [_text(booster) for booster in self._boosters],
             "build_booster": _text(self._build_booster) if self._build_booster else None,
@@ -284,42 +292,34 @@ class BoostedModel(CostModel):
             data["stores"] = {"boosters": texts, "mean": self._store_voters.mean}
         return json.dumps(data | {"digest": trees_digest(data)})
 
-    def _votes(self, features: Rows) -> Floats:
-        votes = np.stack([_positive(self._raw(booster, features), self._family) for booster in self._boosters])
-        if self._store_voters is None or not has_stores(features):
-            return votes
-        return np.concatenate([votes, self._store_voters.votes(features)])
+    def _with(self, **changed: Any) -> "BoostedModel":
+        """Return this model with some of its parts changed."""
+        parts = {
+            "boosters": self._boosters, "layout": self._layout, "build_booster": self._build_booster,
+            "family": self._family, "device": self._device, "growth": self._growth, "store_voters": self._store_voters,
+        }  # fmt: skip
+        return BoostedModel(**{**parts, **changed})
 
-    def _left(self, rows: Rows, wanted: Floats) -> Floats:
+    def _votes(self, rows: FeatureRows) -> Floats:
+        known = self._known(rows)
+        votes = np.stack([_positive(_raw(booster, known), self._family) for booster in self._boosters])
+        if self._store_voters is None or not rows.has_stores:
+            return votes
+        return np.concatenate([votes, self._store_voters.votes(rows)])
+
+    def _left(self, rows: FeatureRows, wanted: Floats) -> Floats:
         """Return what the voters on folded rows have to say so that the mean of all votes is what is wanted."""
-        if self._store_voters is None or not has_stores(rows):
+        if self._store_voters is None or not rows.has_stores:
             return wanted
         others, mine = self._store_voters.votes(rows), len(self._boosters)
         return np.asarray(((mine + len(others)) * wanted - others.sum(axis=0)) / mine)
 
-    def _raw(self, booster: Any, features: Rows) -> Floats:
-        if not len(features):
-            return np.empty(0)
-        fitted = self._fitted(features, booster)
-        return np.asarray(booster.predict(fitted, num_threads=1), dtype=np.float64)
+    def _known(self, rows: FeatureRows) -> Rows:
+        return rows.pick(self._layout, self._device)
 
-    def _fitted(self, features: Rows, booster: Any) -> Rows:
-        """Return the rows with as many columns as the booster knows: those of the device may be here or there only.
 
-        Raises:
-            UsageError: they differ by more than those, so the rows are of another dialect or version.
-        """
-        features = folded(features)
-        width, given = int(booster.num_feature()), features.shape[1]
-        if abs(given - width) > DEVICE_COLUMNS:
-            raise UsageError(
-                f"the cost model knows {width} columns and the candidates have {given}: they are of another dialect or "
-                "of another version of tunery; train one anew with `tunery costmodel train`"
-            )
-        if given >= width:
-            return features[:, :width]
-        missing = [*self._device, *[np.nan] * width][: width - given]
-        return np.concatenate([features, np.tile(np.asarray(missing, np.float32), (len(features), 1))], axis=1)
+def _raw(booster: Any, rows: Rows) -> Floats:
+    return np.asarray(booster.predict(rows, num_threads=1), dtype=np.float64) if len(rows) else np.empty(0)
 
 
 # A model that learns on grows one voter of several, and is written and read again each time: what has not changed is
@@ -351,10 +351,17 @@ def _trained(settings: Mapping[str, Any], data: Any, rounds: int, start: Any = N
     return _read(grown.model_to_string())
 
 
-def width_of(data: Mapping[str, Any]) -> int:
-    """Return how many columns the trees of a model in the form that `dumps` writes know; 0 where none are told."""
+def layout_of(data: Mapping[str, Any]) -> Layout | None:
+    """Return the layout of the rows that a model in the form that `dumps` writes knows; None: it does not say.
+
+    Raises:
+        KeyError: it is not of that form.
+        TypeError: the same.
+    """
+    if named := data.get("layout"):
+        return Layout.read(named)
     found = re.search(r"^max_feature_idx=(\d+)$", str([*data.get("boosters", ()), ""][0]), re.MULTILINE)
-    return int(found[1]) + 1 if found else 0
+    return earlier_layout(int(found[1]) + 1) if found else None
 
 
 def check_trees(data: Mapping[str, Any]) -> None:
@@ -373,9 +380,10 @@ def check_trees(data: Mapping[str, Any]) -> None:
 
 
 def trees_digest(data: Mapping[str, Any]) -> str:
-    """Return the identity of a model's trees in the form that `dumps` writes, and of whom they are for."""
+    """Return the identity of a model's trees in the form that `dumps` writes, and of what and whom they are for."""
     growth = data.get("growth")
     whom = [json.dumps(growth, sort_keys=True)] if growth else []
+    whom += [json.dumps(data["layout"])] if data.get("layout") else []
     stores = data.get("stores")
     voters = [*map(str, stores["boosters"]), str(stores["mean"])] if stores else []
     return digest(str(data["objective"]), *map(str, data["boosters"]), str(data["build_booster"]), *whom, *voters)

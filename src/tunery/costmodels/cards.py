@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunery.costmodels.boosted import width_of
-from tunery.costmodels.columns import layout_of
+from tunery.costmodels.boosted import layout_of
 from tunery.costmodels.dataset import Group
 
 WORKLOAD_DIGITS = 8
@@ -89,7 +88,15 @@ def new_card(**facts: Any) -> Version:
 
 
 def as_card(document: Mapping[str, Any], path: str) -> Version:
-    """Return the card in a model's file."""
+    """Return the card in a model's file.
+
+    Raises:
+        ValueError: it names another layout than the model does.
+    """
+    knows = layout_of(document["model"])
+    layout = str(document.get("layout") or knows or "")
+    if knows and layout != str(knows):
+        raise ValueError(f"its card is of layout {layout}, and the model of {knows}")
     return Version(
         version=int(document["version"]),
         dialect=str(document["dialect"]),
@@ -103,7 +110,7 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
         reasons=tuple(document["reasons"]),
         held_out=tuple(document["held_out"]),
         kinds=tuple(document.get("kinds", ())),
-        layout=str(document.get("layout") or layout_of(width_of(document["model"]))),
+        layout=layout,
         path=path,
     )
 

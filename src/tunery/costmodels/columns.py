@@ -1,32 +1,45 @@
 """Columns beside a candidate's own features: what is computed, and on what."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tunery._errors import DialectError, UsageError
 from tunery.domain import Task
 
 Row = npt.NDArray[np.float32]
 
 _KINDS = ("conv2d", "depthwise", "matmul", "norm", "pool", "reduce", "softmax", "elementwise", "conv1d", "gather",
           "resize", "layout")  # fmt: skip
-TASK_COLUMNS = 9
 DEVICE_NAMES = ("vector_bits", "L1d_log2_kib", "L2_log2_kib", "L3_log2_kib", "virtual")
-DEVICE_COLUMNS = len(DEVICE_NAMES)
 STORE_WIDTH = 164
 """Columns of a store: as many as tensor-program features of the field have (Ansor, OSDI 2020)."""
 MOST_STORES = 6
-"""Stores that a row holds one by one, behind what they are folded to; 1 candidate in 100 has more."""
-_FOLDED, _PACKED = 2 * STORE_WIDTH + 1, MOST_STORES * STORE_WIDTH
+"""Stores that a row holds one by one, beside what they are folded to; 1 candidate in 100 has more."""
+TASK_COLUMNS = tuple(
+    f"task.{name}"
+    for name in ("flop", "read", "written", "largest", "intensity", "arguments", "kind", "threads", "last_dimension")
+)
+"""The names of what `task_columns` returns."""
+DEVICE_COLUMNS = tuple(f"device.{name}" for name in DEVICE_NAMES)
+"""The names of what `device_columns` returns."""
+STORE_COLUMNS = tuple(f"store{number}.{i}" for number in range(MOST_STORES) for i in range(STORE_WIDTH))
+"""The names of a row's stores, one by one."""
+_ONE_BY_ONE, _COUNT = frozenset(STORE_COLUMNS), "stores"
+_FOLDED = (*(f"busiest.{i}" for i in range(STORE_WIDTH)), *(f"largest.{i}" for i in range(STORE_WIDTH)), _COUNT)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the columns of a dialect's rows are; the version is another one where a column means something else."""
+    """What the columns of rows are, in order; the version is another one where a column's name means something else.
+
+    Layouts of one name and version may have more columns or fewer: those of one name are the same.
+    """
 
     name: str
     version: int
@@ -35,27 +48,164 @@ class Layout:
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.version, len(self.columns)))
 
-STORES = Layout(
-    "stores",
-    1,
-    (
-        *(f"busiest.{i}" for i in range(STORE_WIDTH)),
-        *(f"largest.{i}" for i in range(STORE_WIDTH)),
-        "stores",
-        *(f"store{number}.{i}" for number in range(MOST_STORES) for i in range(STORE_WIDTH)),
-    ),
-)
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> "Layout":
+        """Return the layout that was written as plain data.
+
+        Raises:
+            KeyError: it is not of that form.
+        """
+        return cls(str(data["name"]), int(data["version"]), tuple(map(str, data["columns"])))
+
+    def with_columns(self, columns: tuple[str, ...]) -> "Layout":
+        """Return the layout of rows with these columns behind them."""
+        return _wider(self, columns)
+
+    def of_fold(self, store_width: int) -> "Layout":
+        """Return the layout of what `fold` makes of stores of such a width: a row begins with it."""
+        return replace(self, columns=self.columns[: 2 * store_width + 1])
+
+
+STORES = Layout("stores", 1, (*_FOLDED, *STORE_COLUMNS))
 """The rows that `unfolded` makes."""
 
 
-def layout_of(width: int) -> str:
-    """Return the layout of rows, or of a model for them, from before layouts had names; "" where it is not known.
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureRows:
+    """Features of candidates: `values` is `(n, columns)`, and `layout` says what its columns are.
 
-    `width` is that of whole rows: with the task's columns, and perhaps the device's.
+    Raises:
+        DialectError: they are not as many as the layout names.
     """
-    own = {width - TASK_COLUMNS, width - TASK_COLUMNS - DEVICE_COLUMNS}
-    return str(STORES) if own & {_FOLDED, _FOLDED + _PACKED} else ""
+
+    values: Row
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.shape[1] != len(self.layout.columns):
+            raise DialectError(
+                f"features of shape {self.values.shape} are said to be of layout {self.layout}, which has "
+                f"{len(self.layout.columns)} columns"
+            )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.values)
+
+    def __getitem__(self, rows: "slice | npt.NDArray[Any]") -> "FeatureRows":
+        return replace(self, values=self.values[rows])
+
+    @classmethod
+    def read(cls, rows: Sequence[bytes], layout: Layout) -> "FeatureRows":
+        """Return rows of float32 as they cross between processes, one at least."""
+        return cls(np.stack([np.frombuffer(row, np.float32) for row in rows]), layout)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[FeatureRows]") -> "FeatureRows":
+        """Return the rows of all, one behind the other; they are of one layout.
+
+        Raises:
+            ValueError: they are not.
+        """
+        if any(part.layout != parts[0].layout for part in parts):
+            raise ValueError("rows of several layouts cannot be put together")
+        return cls(np.concatenate([part.values for part in parts]), parts[0].layout)
+
+    @property
+    def has_stores(self) -> bool:
+        """Whether they hold their stores one by one."""
+        return _store_places(self.layout) is not None
+
+    def pick(self, wanted: Layout, device: Sequence[float] = ()) -> Row:
+        """Return `(n, columns)`, the columns of another layout by their names.
+
+        The device's where the rows have none are `device`, or empty (NaN).
+
+        Raises:
+            UsageError: the rows are of another dialect or version, or lack columns.
+        """
+        places, absent = _picking(self.layout, wanted)
+        if places is None:
+            return self.values
+        found = self.values.take(places, axis=1)
+        for column, number in absent:
+            found[:, column] = device[number] if device else np.nan
+        return found
+
+    def with_columns(self, columns: tuple[str, ...], values: Row) -> "FeatureRows":
+        """Return the rows with more columns: `values` is `(n, columns)`, or `(columns,)` for all rows alike."""
+        wide = np.broadcast_to(values, (len(self), len(columns)))
+        return FeatureRows(
+            np.concatenate([self.values, wide], axis=1).astype(np.float32, copy=False),
+            self.layout.with_columns(columns),
+        )
+
+    def stores(self) -> tuple[Row, npt.NDArray[np.intp]]:
+        """Return the stores of all rows, and which row each is of; of a row of NaN there is none.
+
+        Behind a store's own columns are the task's, how many stores the program has, and which of them this one is.
+        """
+        places = _store_places(self.layout)
+        assert places is not None, "rows without stores have none"
+        first, task, number = places
+        packed = self.values[:, first : first + len(STORE_COLUMNS)].reshape(len(self), MOST_STORES, STORE_WIDTH)
+        owner, place = np.nonzero(np.nan_to_num(packed).any(axis=2))
+        columns = [packed[owner, place], self.values[owner][:, task], self.values[owner, number], place]
+        return np.column_stack(columns).astype(np.float32), owner
+
+
+def earlier_layout(width: int) -> Layout | None:
+    """Return the layout of whole rows, or of a model for them, from before layouts had names; None: it is not known.
+
+    Nothing else tells: `width` is with the task's columns, and perhaps the device's.
+    """
+    found = [Layout("stores", 1, _FOLDED).with_columns(TASK_COLUMNS), STORES.with_columns(TASK_COLUMNS)]
+    found += [each.with_columns(DEVICE_COLUMNS) for each in found]
+    return next((each for each in found if len(each.columns) == width), None)
+
+
+@lru_cache(maxsize=32)
+def _wider(layout: Layout, columns: tuple[str, ...]) -> Layout:
+    return replace(layout, columns=(*layout.columns, *columns))
+
+
+@lru_cache(maxsize=32)
+def without_stores(layout: Layout) -> Layout:
+    """Return the layout of rows without their stores one by one."""
+    return replace(layout, columns=tuple(name for name in layout.columns if name not in _ONE_BY_ONE))
+
+
+@lru_cache(maxsize=32)
+def _picking(layout: Layout, wanted: Layout) -> tuple[npt.NDArray[np.intp] | None, tuple[tuple[int, int], ...]]:
+    """Return where the wanted columns are (None: as they are), and which of them are the device's and not there."""
+    advice = "they are of another dialect or of another version of tunery; train one anew with `tunery costmodel train`"
+    if (layout.name, layout.version) != (wanted.name, wanted.version):
+        raise UsageError(f"the cost model knows rows of layout {wanted} and the candidates' are of {layout}: {advice}")
+    if layout.columns == wanted.columns:
+        return None, ()
+    at = {name: place for place, name in enumerate(layout.columns)}
+    absent = [(column, name) for column, name in enumerate(wanted.columns) if name not in at]
+    if lacking := [name for _, name in absent if name not in DEVICE_COLUMNS]:
+        raise UsageError(f"the cost model knows the column {lacking[0]} and the candidates have none: {advice}")
+    places = np.array([at.get(name, 0) for name in wanted.columns], np.intp)
+    return places, tuple((column, DEVICE_COLUMNS.index(name)) for column, name in absent)
+
+
+@lru_cache(maxsize=32)
+def _store_places(layout: Layout) -> tuple[int, npt.NDArray[np.intp], int] | None:
+    """Return where the first of the stores' columns, the task's and the number of stores are; None: not all are."""
+    at = {name: place for place, name in enumerate(layout.columns)}
+    first = at.get(STORE_COLUMNS[0])
+    if first is None or any(name not in at for name in (*TASK_COLUMNS, _COUNT)):
+        return None
+    if layout.columns[first : first + len(STORE_COLUMNS)] != STORE_COLUMNS:
+        return None
+    return first, np.array([at[name] for name in TASK_COLUMNS], np.intp), at[_COUNT]
 
 
 def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
@@ -77,33 +227,9 @@ def unfolded(stores: npt.NDArray[np.floating[Any]]) -> Row:
     return np.concatenate([fold(stores), _packed(stores)])
 
 
-def with_stores(rows: Row, stores: Sequence[npt.NDArray[np.floating[Any]]]) -> Row:
-    """Return rows of which only `fold` is left of the stores as they are in a search, with the stores one by one."""
-    packed = np.stack([_packed(each) for each in stores])
-    return np.concatenate([rows[:, :_FOLDED], packed, rows[:, _FOLDED:]], axis=1)
-
-
-def has_stores(rows: Row) -> bool:
-    """Return whether rows, with the task's columns and perhaps the device's, hold their stores one by one."""
-    rest = rows.shape[1] - _FOLDED - _PACKED
-    return rest in {TASK_COLUMNS, TASK_COLUMNS + DEVICE_COLUMNS}
-
-
-def folded(rows: Row) -> Row:
-    """Return rows without the stores one by one."""
-    return np.delete(rows, np.s_[_FOLDED : _FOLDED + _PACKED], axis=1) if has_stores(rows) else rows
-
-
-def stores_of(rows: Row) -> tuple[Row, npt.NDArray[np.intp]]:
-    """Return the stores of all rows, and which row each is of; of a row of NaN there is none.
-
-    Behind a store's own columns are the task's, how many stores the program has, and which of them this one is.
-    """
-    packed = rows[:, _FOLDED : _FOLDED + _PACKED].reshape(len(rows), MOST_STORES, STORE_WIDTH)
-    owner, place = np.nonzero(np.nan_to_num(packed).any(axis=2))
-    task = rows[owner, _FOLDED + _PACKED :][:, :TASK_COLUMNS]
-    count = rows[owner, _FOLDED - 1]
-    return np.column_stack([packed[owner, place], task, count, place]).astype(np.float32), owner
+def with_stores(rows: FeatureRows, stores: Sequence[npt.NDArray[np.floating[Any]]]) -> FeatureRows:
+    """Return rows of which only `fold` is left of the stores with the stores one by one."""
+    return rows.with_columns(STORE_COLUMNS, np.stack([_packed(each) for each in stores]))
 
 
 def task_columns(task: Task) -> Row:
@@ -128,13 +254,11 @@ def task_columns(task: Task) -> Row:
     )
 
 
-def with_task(features: npt.NDArray[np.float32], task: Task) -> npt.NDArray[np.float32]:
-    """Return `(n, width)` rows of a dialect's features with the task's columns behind each; NaN rows stay all NaN."""
-    if not len(features):
-        return np.empty((0, features.shape[1] + TASK_COLUMNS), np.float32)
+def with_task(features: FeatureRows, task: Task) -> FeatureRows:
+    """Return a dialect's features with the task's columns (`TASK_COLUMNS`) behind each; NaN rows stay all NaN."""
     shared = np.tile(task_columns(task), (len(features), 1))
-    shared[np.isnan(features).all(axis=1)] = np.nan
-    return np.concatenate([features, shared], axis=1).astype(np.float32)
+    shared[np.isnan(features.values).all(axis=1)] = np.nan
+    return features.with_columns(TASK_COLUMNS, shared)
 
 
 def device_columns(traits: Mapping[str, float] | None) -> Row:
@@ -144,9 +268,9 @@ def device_columns(traits: Mapping[str, float] | None) -> Row:
 
 def _packed(stores: npt.NDArray[np.floating[Any]]) -> Row:
     if not len(stores):
-        return np.full(_PACKED, np.nan, np.float32)
+        return np.full(len(STORE_COLUMNS), np.nan, np.float32)
     if len(stores) > MOST_STORES:
         stores = stores[np.sort(np.argsort(-stores[:, :16].sum(axis=1), kind="stable")[:MOST_STORES])]
-    packed = np.zeros(_PACKED, np.float32)
+    packed = np.zeros(len(STORE_COLUMNS), np.float32)
     packed[: stores.size] = stores.ravel()
     return packed

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, with_stores
+from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, FeatureRows, Layout, device_columns, with_stores
 from tunery.domain import digest
 
 Rows = npt.NDArray[np.float32]
@@ -14,9 +14,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class Dataset:
-    """Rows of features with latencies, grouped by task. A failed candidate has an infinite latency (label 0)."""
+    """Rows of a layout with latencies, grouped by task. A failed candidate has an infinite latency (label 0)."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self._groups: dict[str, dict[str, tuple[npt.NDArray[np.float32], float]]] = {}
 
     def __len__(self) -> int:
@@ -27,13 +28,14 @@ class Dataset:
         if not np.isnan(row).all():
             self._groups.setdefault(task_key, {})[candidate_key] = (row, latency_s)
 
-    def groups(self) -> dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
+    def groups(self) -> dict[str, tuple[FeatureRows, npt.NDArray[np.float64]]]:
         """Return features and labels by task; a label is the task's best latency over the candidate's, in [0, 1]."""
         found = {}
         for task_key, group in self._groups.items():
             latencies = np.asarray([latency for _, latency in group.values()])
             if np.isfinite(latencies).any():
-                found[task_key] = (np.stack([row for row, _ in group.values()]), gains(latencies))
+                rows = FeatureRows(np.stack([row for row, _ in group.values()]), self._layout)
+                found[task_key] = (rows, gains(latencies))
         return found
 
 
@@ -47,7 +49,7 @@ def gains(latencies: Floats) -> Floats:
 class Group:
     """One task's candidates on one device, made by one compiler.
 
-    `rows` is `(n, width)`, task and device columns included. `latencies` are seconds, inf for a candidate that failed;
+    `rows` have the task's and the device's columns. `latencies` are seconds, inf for a candidate that failed;
     `build_s` the seconds its build took; `stores`, where a dialect has them, are the per-store features that `rows`
     were folded from; `networks` are all that hold the task; `device_columns` are the device's where `rows` have none.
     """
@@ -60,7 +62,7 @@ class Group:
     compiler: str
     networks: tuple[str, ...]
     keys: tuple[str, ...]
-    rows: Rows
+    rows: FeatureRows
     latencies: Floats
     build_s: Floats
     stores: tuple[Rows, ...] | None = None
@@ -72,7 +74,7 @@ class Group:
         return gains(self.latencies)
 
     @property
-    def inputs(self) -> Rows:
+    def inputs(self) -> FeatureRows:
         """What a model takes: the rows, and the stores where they are known, as a search's rows have them."""
         if self.stores is None or any(each.shape[1] != STORE_WIDTH for each in self.stores):
             return self.rows
@@ -87,8 +89,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """Groups of one dialect, compiler and family of targets; `layout` is that of their rows; `left_out` says, by
-    reason, what else the store holds.
+    """Groups of one dialect, compiler and family of targets, with rows of one layout.
+
+    `left_out` says, by reason, what else the store holds.
     """
 
     groups: tuple[Group, ...]
@@ -96,7 +99,6 @@ class Table:
     compiler: str
     target: str
     left_out: dict[str, int] = field(default_factory=dict)
-    layout: str = ""
 
     def __len__(self) -> int:
         return sum(len(group.latencies) for group in self.groups)
@@ -105,9 +107,9 @@ class Table:
         return iter(self.groups)
 
     @property
-    def width(self) -> int:
-        """Columns of a row."""
-        return self.groups[0].rows.shape[1] if self.groups else 0
+    def layout(self) -> Layout | None:
+        """What the columns of the groups' rows are; None where there is no group."""
+        return self.groups[0].rows.layout if self.groups else None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -127,11 +129,6 @@ class Table:
         return replace(self, groups=tuple(groups))
 
 
-def stacked(groups: Sequence[Group]) -> Rows:
-    """Return the rows of all groups, one behind the other."""
-    return np.concatenate([group.rows for group in groups])
-
-
 def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
     """Return the groups, with the device's columns empty (NaN) where they are of several devices.
 
@@ -146,10 +143,17 @@ def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 def columns_of(group: Group) -> Rows:
     """Return the columns of a group's device; NaN where its facts are not known."""
-    return group.rows[0, -DEVICE_COLUMNS:] if group.device_columns is None else group.device_columns
+    if group.device_columns is not None:
+        return group.device_columns
+    places = _device_places(group.rows.layout)
+    return group.rows.values[0, places] if places else device_columns(None)
 
 
-def _emptied(rows: Rows) -> Rows:
-    rows = rows.copy()
-    rows[:, -DEVICE_COLUMNS:] = np.nan
-    return rows
+def _emptied(rows: FeatureRows) -> FeatureRows:
+    values = rows.values.copy()
+    values[:, _device_places(rows.layout)] = np.nan
+    return replace(rows, values=values)
+
+
+def _device_places(layout: Layout) -> list[int]:
+    return [layout.columns.index(name) for name in DEVICE_COLUMNS if name in layout.columns]

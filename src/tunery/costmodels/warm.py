@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import BoostedModel
+from tunery.costmodels.columns import FeatureRows, Layout
 from tunery.costmodels.dataset import Dataset
 from tunery.costmodels.loading import load_cost_model
 
@@ -19,10 +20,13 @@ _LEAST_PAIRS = 12
 
 
 class OnlineTrainer:
-    """Holds what was measured. The hold-out rolls: what the next model is judged by, the one after it learns."""
+    """Holds what was measured, in rows of a layout.
 
-    def __init__(self) -> None:
-        self._dataset = Dataset()
+    The hold-out rolls: what the next model is judged by, the one after it learns.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._dataset = layout, Dataset(layout)
         self._current: CostModel | None = None
 
     def learn(self, rows: Sequence[Row], base: str | None) -> str | None:
@@ -44,21 +48,21 @@ class OnlineTrainer:
             for row in held:
                 self._dataset.add(*row)
         if self._current is not None:
-            before, pairs = ordered(self._current, held)
-            if pairs >= _LEAST_PAIRS and ordered(fresh, held)[0] < before:
+            before, pairs = ordered(self._current, held, self._layout)
+            if pairs >= _LEAST_PAIRS and ordered(fresh, held, self._layout)[0] < before:
                 return None
         self._current = fresh
         return fresh.dumps()
 
 
-def ordered(model: CostModel, rows: Sequence[Row]) -> tuple[float, int]:
+def ordered(model: CostModel, rows: Sequence[Row], layout: Layout) -> tuple[float, int]:
     """Return the share of pairs of one task that the model puts in the right order, and how many pairs there are."""
     right, count = 0.0, 0
     by_task: dict[str, list[Row]] = {}
     for row in rows:
         by_task.setdefault(row[0], []).append(row)
     for ones in by_task.values():
-        scores = model.predict(np.stack([features for _, _, features, _ in ones]))
+        scores = model.predict(FeatureRows(np.stack([features for _, _, features, _ in ones]), layout))
         latencies = [latency for _, _, _, latency in ones]
         for i, first in enumerate(latencies):
             for j in range(i):

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, ModelError, UsageError
-from tunery.costmodels.columns import Layout
+from tunery.costmodels.columns import FeatureRows, Layout
 from tunery.devices import Device
 from tunery.dialects._artifacts import Built
 from tunery.dialects._loaded import Compiled, CompiledNetwork, Kernel
@@ -181,11 +181,11 @@ class Space(Capability):
         return None
 
     def layout(self) -> Layout | None:
-        """Return what the columns of `features` are, None where there are none. Models and datasets name it."""
+        """Return what the columns of `features` are, None where there are none. Rows, models and datasets name it."""
         return None
 
-    def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32] | None:  # noqa: ARG002
-        """Return one row of cost-model features per candidate; a row of NaN where none can be computed.
+    def features(self, task: Task, candidates: Sequence[Candidate]) -> FeatureRows | None:  # noqa: ARG002
+        """Return one row of cost-model features per candidate, all of `layout`; NaN where none can be computed.
 
         None: the dialect has no features, and its searches do without a cost model.
         """

@@ -145,11 +145,13 @@ class ContractFixtures:
     def _model(cls, dialect: WholeDialect, task: Task, latency_s: Callable[[int], float]) -> str:
         from tunery.costmodels import BoostedModel, Dataset, with_task
 
-        dataset, candidates = Dataset(), dialect.open(task, [], None, 0).propose(6 * cls.proposals)
-        rows = dialect.features(task, candidates) if len(candidates) > cls.proposals else None
-        if rows is None:
+        candidates = dialect.open(task, [], None, 0).propose(6 * cls.proposals)
+        features = dialect.features(task, candidates) if len(candidates) > cls.proposals else None
+        if features is None:
             return "{}"
-        for number, (candidate, row) in enumerate(zip(candidates, with_task(rows, task), strict=True)):
+        rows = with_task(features, task)
+        dataset = Dataset(rows.layout)
+        for number, (candidate, row) in enumerate(zip(candidates, rows, strict=True)):
             dataset.add(task.key, candidate.key, row, latency_s(number))
         return BoostedModel.fit(dataset).dumps()
 

@@ -74,10 +74,6 @@ class Measurer:
         """Return what the device is that this worker measures on."""
         return self._described
 
-    def settings_key(self) -> str:
-        """Return the settings' identity, for a record's provenance."""
-        return self._settings.key
-
     def race(  # noqa: PLR0917 - arguments cross a process border by position
         self,
         task: Task,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from tunery._locks import hold_directory, is_held, own_directory
 from tunery._outputs import is_running
 from tunery._settings import settings
 from tunery.accounting.power import Power
+from tunery.costmodels.columns import TASK_COLUMNS, Layout
 from tunery.devices.lock import DeviceLock
-from tunery.dialects import CrossCompiler, get_dialect
+from tunery.dialects import CrossCompiler, Space, get_dialect
 from tunery.domain import HERE, Artifact, Calibration, DeviceDescription
 from tunery.engines import Engine, Role
 from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
@@ -94,6 +95,7 @@ class Runtime:
         self.measure_host = on or HERE
         self.device_share = f"{self.measure_host}/device:{device}"
         self.calibration: Calibration | None = None
+        self._dialect = dialect
         self.pools = WorkerPools(engine, dialect, threads, device, self.cores, on, facts, full_length=full_length)
         self.measure_cores = self.pools.slots[0]
         self._turn = HostDevice(engine, on, self.dispatch.now) if on else DeviceLock(scratch.parent / "measuring.lock")
@@ -124,6 +126,13 @@ class Runtime:
         self._watching: asyncio.Task[None] | None = None
         self.usage = StageUsage(engine, self.dispatch.now)
         self._holds: Counter[str] = Counter()
+
+    @cached_property
+    def row_layout(self) -> Layout | None:
+        """What the columns of its searches' rows are; None where the dialect has no features."""
+        dialect = get_dialect(self._dialect)
+        layout = dialect.layout() if isinstance(dialect, Space) else None
+        return layout and layout.with_columns(TASK_COLUMNS)
 
     @property
     def scheduler(self) -> Scheduler:

@@ -12,7 +12,8 @@ import numpy as np
 
 from tunery._errors import BlobError, DialectError, UsageError
 from tunery.blobs import Blobs
-from tunery.costmodels import CostModel, load_cost_model
+from tunery.costmodels import CostModel, FeatureRows, Layout, load_cost_model, with_task
+from tunery.costmodels.columns import fold
 from tunery.devices import open_device
 from tunery.dialects import (
     Built,
@@ -51,7 +52,7 @@ _ROOM = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureRow:
+class LabelledRow:
     """One candidate's features (float32 bytes) and what was measured; `latency_s` is inf for a failure."""
 
     task_key: str
@@ -277,7 +278,7 @@ class ProposerHost:
             task, history, cost_model, seed, warm_start=warm_start, generic_only_reason=generic_only_reason
         )
         self._open[task.key] = task, proposer
-        return self._rows(task, [told.candidate for told in history])
+        return _as_bytes(self._rows(task, [told.candidate for told in history]), len(history))
 
     def propose(self, task_key: str, n: int, told: Sequence[Observation]) -> Proposal:
         """Take in results, then propose up to `n` candidates."""
@@ -290,17 +291,16 @@ class ProposerHost:
         refused = proposer.refused()
         return Proposal(
             (*candidates, *(candidate for candidate, _ in refused)),
-            (*rows, *(b"" for _ in refused)),
-            (*self._scores(rows), *(None for _ in refused)),
+            (*_as_bytes(rows, len(candidates)), *(b"" for _ in refused)),
+            (*self._scores(rows, len(candidates)), *(None for _ in refused)),
             (*rejected, *(why for _, why in refused)),
         )
 
-    def _scores(self, rows: Sequence[bytes]) -> tuple[float | None, ...]:
+    def _scores(self, rows: FeatureRows | None, count: int) -> tuple[float | None, ...]:
         """Score all of a proposal by the one model of now, so that the scores can be compared."""
-        if self._model is None or not any(rows):
-            return (None,) * len(rows)
-        features = np.stack([np.frombuffer(row, np.float32) for row in rows])
-        scores = np.where(np.isfinite(features).any(axis=1), self._model.predict(features), np.nan)
+        if self._model is None or rows is None:
+            return (None,) * count
+        scores = np.where(np.isfinite(rows.values).any(axis=1), self._model.predict(rows), np.nan)
         return tuple(float(score) if np.isfinite(score) else None for score in scores)
 
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
@@ -325,13 +325,13 @@ class ProposerHost:
         if task is not None:
             self._space.forget(task)
 
-    def _rows(self, task: Task, candidates: Sequence[Candidate]) -> tuple[bytes, ...]:
+    def _rows(self, task: Task, candidates: Sequence[Candidate]) -> FeatureRows | None:
         features = self._space.features(task, candidates) if candidates else None
-        if features is None:
-            return (b"",) * len(candidates)
-        from tunery.costmodels import with_task
+        return None if features is None else with_task(features, task)
 
-        return tuple(row.tobytes() for row in with_task(features, task))
+
+def _as_bytes(rows: FeatureRows | None, count: int) -> tuple[bytes, ...]:
+    return (b"",) * count if rows is None else tuple(row.tobytes() for row in rows)
 
 
 _WITH_FALLBACK = 4  # of so many that are measured one is of another kind than the others (docs/decisions/009)
@@ -340,8 +340,6 @@ _WITH_FALLBACK = 4  # of so many that are measured one is of another kind than t
 def _predict(  # noqa: PLR0917 - what a prediction depends on
     space: Space, task: Task, n: int, keep: int, cost_model: str, seed: int, transfer_states: Sequence[str] = ()
 ) -> Prediction:
-    from tunery.costmodels import with_task
-
     suggested = space.suggest(task, n, cost_model, seed, transfer_states, several_fallbacks=keep >= _WITH_FALLBACK)
     worth = [one for one in suggested.candidates if not space.reject(task, one)]
     fallbacks = [one for one in suggested.fallbacks if not space.reject(task, one)]
@@ -355,7 +353,7 @@ def _predict(  # noqa: PLR0917 - what a prediction depends on
     rows = with_task(features, task)
     model = load_cost_model(cost_model)
     # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
-    scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
+    scores = np.where(np.isnan(rows.values).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
     order = np.argsort(-scores[: len(favourites)], kind="stable")
     if keep >= _WITH_FALLBACK:
         known = order[np.isfinite(scores[order])]
@@ -394,17 +392,15 @@ class Featurizer:
 
     def features(self, task: Task, candidates: Sequence[Candidate]) -> Block:
         """Return the features of candidates; those that cannot be replayed have NaN rows and no stores."""
-        from tunery.costmodels.columns import fold
-
         stores = self._space.buffer_store_features(task, candidates)
         if stores is None:
             rows = self._space.features(task, candidates)
             if rows is None:
                 raise UsageError(f"the dialect of {task.workload.name} has no features that a cost model could learn")
-            return Block(rows.shape[1], rows.tobytes())
-        rows = np.stack([fold(each) for each in stores])
+            return Block(len(rows.layout.columns), rows.values.tobytes())
+        folded = np.stack([fold(each) for each in stores])
         counts = tuple(len(each) for each in stores)
-        return Block(rows.shape[1], rows.tobytes(), stores[0].shape[1], np.concatenate(stores).tobytes(), counts)
+        return Block(folded.shape[1], folded.tobytes(), stores[0].shape[1], np.concatenate(stores).tobytes(), counts)
 
 
 class Builder:
@@ -548,11 +544,11 @@ class Trainer:
         self._new = OnlineTrainer
         self._warm: dict[str, OnlineTrainer] = {}
 
-    def learn(self, name: str, rows: Sequence[FeatureRow], base: str | None) -> str | None:
-        """Add rows and train on top of `base`.
+    def learn(self, name: str, layout: Layout, rows: Sequence[LabelledRow], base: str | None) -> str | None:
+        """Add rows of a layout and train on top of `base`.
 
         Returns the model if it ranks rows that neither has seen better than the one before; None otherwise, and while
         there is too little to learn from.
         """
         fresh = [(r.task_key, r.candidate_key, np.frombuffer(r.features, np.float32), r.latency_s) for r in rows]
-        return self._warm.setdefault(name, self._new()).learn(fresh, base)
+        return self._warm.setdefault(name, self._new(layout)).learn(fresh, base)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -23,7 +23,7 @@ from tunery.engines.remote.registry import added_hosts
 from tunery.reports.job import COMPILED, STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
-from tunery.runtime.opening import introduce, kernel_threads, open_runtime, open_runtime_on
+from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Reservation, Runtime
 from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
@@ -31,17 +31,15 @@ from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.resuming import beginning, check_currency, report_of
+from tunery.service.runtimes import Runtimes
 from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.job import HEARTBEAT_S, TuningJob, leave
-from tunery.tuning.search_registry import SearchRegistry
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
-_Key = tuple[str, int, bool, str]
-"""What requests share workers by: the dialect, threads, whether slow candidates are given up, and the host."""
 _LONG = frozenset({TUNE, "collect"})  # kinds that work for as long as they are given
 _MOST_WAITING = 10_000
 _STORE_AGAIN_S = 5.0
@@ -112,11 +110,9 @@ class JobManager:
         self._active: dict[str, QueuedJob] = {}
         self._order = 0
         self._worked = False
-        self._runtimes: dict[_Key, tuple[Runtime, SearchRegistry]] = {}
-        self._opening: dict[_Key, asyncio.Task[None]] = {}
+        self._runtimes = Runtimes(self.dispatch)
         self._names: set[str] = set()
         self._here: HostFacts | None = None
-        self._stack = ExitStack()
         self._later: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -128,10 +124,7 @@ class JobManager:
         try:
             await self._end_all()
         finally:
-            for opening in self._opening.values():
-                opening.cancel()
-            await asyncio.gather(*self._opening.values(), return_exceptions=True)
-            self._stack.close()
+            await self._runtimes.close()
             self.store.close()
 
     # -- jobs -----------------------------------------------------------------------------------------------------
@@ -280,7 +273,7 @@ class JobManager:
 
     def runtime(self, request: Request) -> Runtime:
         """Return the workers that a request's job will use, started if they were not yet."""
-        return self._runtime(request)[0]
+        return self._runtimes.get(request)[0]
 
     async def machines(self) -> list[Machine]:
         """Return the machines that jobs run on, this one first.
@@ -291,7 +284,7 @@ class JobManager:
         if self._here is None:
             self._here = await asyncio.to_thread(host_facts)
         added = await asyncio.to_thread(added_hosts)
-        return machines(self._here, added, self.dispatch, [runtime for runtime, _ in self._runtimes.values()])
+        return machines(self._here, added, self.dispatch, [runtime for runtime, _ in self._runtimes])
 
     # -- one job, here and now --------------------------------------------------------------------------------------
 
@@ -345,7 +338,7 @@ class JobManager:
         found, refused, errors = list[Side](), dict[str, str](), list[TuneryError]()
         for one in request.each_dialect:
             try:
-                runtime, searches = await self._connected(one)
+                runtime, searches = await self._runtimes.connected(one)
                 imported = known(one) or await self._import(
                     runtime, one, claim or ShareRequest(), name or self._name("import"), begun, used
                 )
@@ -394,7 +387,7 @@ class JobManager:
         check_dialects(request, request.kind)
         data = request_data(request, imported)
         for one in request.each_dialect[:1]:
-            await self._connected(one)
+            await self._runtimes.connected(one)
         job_id = await self.store.write(partial(stored_jobs.create_at_work, request=data))
         beating = asyncio.create_task(self._keep_alive(job_id, lambda: None))
         state, why = JobState.FAILED, ""
@@ -441,7 +434,7 @@ class JobManager:
         """Start those whose turn it is; what went on while there was nothing to do is nobody's bill."""
         if self._worked and not self._active:
             self.dispatch.claim(self.dispatch.own_s())
-            for runtime, _ in self._runtimes.values():
+            for runtime, _ in self._runtimes:
                 runtime.claim(runtime.unclaimed_core_s())
         while len(self._active) < self._most_active and (chosen := self._next()):
             self._queue.discard(chosen.job_id)
@@ -557,7 +550,7 @@ class JobManager:
         works, refused, errors = list[Work](), dict[str, str](), list[TuneryError]()
         for one in request.each_dialect:
             try:
-                runtime, _ = await self._connected(one)
+                runtime, _ = await self._runtimes.connected(one)
             except TuneryError as error:
                 errors.append(error)
                 refused[one.dialect] = str(error)
@@ -601,7 +594,7 @@ class JobManager:
             for side in sides.found if sides is not None and entry.imported is None else ():
                 side.runtime.claim(-side.imported.core_s)
             with suppress(StoreError, UsageError, EngineError):  # the first error is the one to tell
-                runtime, _ = await self._connected(request.each_dialect[0])
+                runtime, _ = await self._runtimes.connected(request.each_dialect[0])
                 await self._charge_in_vain(job_id, request, runtime, used, time.monotonic() - began)
             raise
         deliver = partial(self._deliver, job_id, entry, sides, options) if options.output else None
@@ -755,36 +748,6 @@ class JobManager:
             with suppress(StoreError):  # nothing depends on it
                 await self.store.write(lambda store: store.events.append(STAGES, payload, job_id))
 
-    def _runtime(self, request: Request) -> tuple[Runtime, SearchRegistry]:
-        """Return the workers for a request's dialect, threads and way of measuring, started with the first request.
-
-        Targets may share them: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get
-        it with each call.
-        """
-        key = _key_of(request)
-        if key not in self._runtimes:
-            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, _label(key)))
-            self._runtimes[key] = (runtime, SearchRegistry(runtime))
-        return self._runtimes[key]
-
-    async def _connected(self, request: Request) -> tuple[Runtime, SearchRegistry]:
-        """Do as `_runtime`; other jobs go on while a host is waited for."""
-        key = _key_of(request)
-        if not request.on or key in self._runtimes:
-            return self._runtime(request)
-        if key not in self._opening:
-            self._opening[key] = asyncio.create_task(self._open(key, request))
-        # Others may wait for it as well: a job that is cancelled may not take it from them.
-        await asyncio.shield(self._opening[key])
-        return self._runtimes[key]
-
-    async def _open(self, key: _Key, request: Request) -> None:
-        try:
-            runtime = await open_runtime_on(self._stack, request, self.dispatch, _label(key))
-            self._runtimes[key] = (runtime, SearchRegistry(runtime))
-        finally:
-            del self._opening[key]
-
     async def _device(self, runtime: Runtime, request: Request) -> DeviceDescription:
         """Return what a runtime measures on, which is stored, and let it measure as its calibration allows."""
         device = await introduce(runtime, self.store)
@@ -861,13 +824,3 @@ def importing(request: Request, job_id: str = "") -> Progress:
 def stages_event(spans: Sequence[Span]) -> dict[str, Any]:
     """Return what the event of a run's stages says."""
     return stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])
-
-
-def _key_of(request: Request) -> _Key:
-    threads = request.threads if request.on else kernel_threads(request)
-    return request.dialect, threads, request.trimming.abandon, request.on
-
-
-def _label(key: _Key) -> str:
-    dialect, threads, abandon, on = key
-    return f"@{dialect}/{threads}{'' if abandon else '/full'}{on and f'/{on}'}"

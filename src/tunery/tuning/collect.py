@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError, WorkError
 from tunery.accounting.meter import BudgetMeter, Plan
-from tunery.costmodels import CostModel, load_cost_model
+from tunery.costmodels import CostModel, FeatureRows, Layout, load_cost_model
 from tunery.dialects import Observation
 from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Record, Task
 from tunery.domain.request import Progress, Request
@@ -218,12 +217,16 @@ def _ends_first(ones: Sequence[Task]) -> list[Task]:
     return [ones[i] for i in order]
 
 
-def affordable(candidates: Sequence[Candidate], rows: Sequence[bytes], model: CostModel | None) -> list[Candidate]:
-    """Leave out most candidates whose build the model expects to take long: one in eight of a batch stays."""
-    if model is None or not candidates:
+def affordable(
+    candidates: Sequence[Candidate], rows: Sequence[bytes], layout: Layout | None, model: CostModel | None
+) -> list[Candidate]:
+    """Leave out most candidates whose build the model expects to take long: one in eight of a batch stays.
+
+    `layout` is that of the rows; without one there is no telling.
+    """
+    if model is None or layout is None or not candidates:
         return list(candidates)
-    features: npt.NDArray[np.float32] = np.stack([np.frombuffer(row, np.float32) for row in rows])
-    slow = model.build_cost(features) > np.log(_SLOW_BUILD_S)
+    slow = model.build_cost(FeatureRows.read(rows, layout)) > np.log(_SLOW_BUILD_S)
     room = max(1, len(candidates) // _SLOW_SHARE)
     kept = []
     for candidate, is_slow in zip(candidates, slow, strict=True):
@@ -363,7 +366,7 @@ class Collector:
                     return
                 candidates, rows = proposal.worth_building
                 quota -= max(len(candidates), 1)
-                fresh = affordable(candidates, rows, self._model)
+                fresh = affordable(candidates, rows, self._context.runtime.row_layout, self._model)
                 news = await self._measure(task, reference, await self._build(task, fresh), told)
                 told |= {one.candidate.key: one for one in news}
                 news = news if searched else [_untold(one) for one in news]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from tunery._errors import EngineError
 from tunery.costmodels import device_columns, fits, for_device
@@ -14,7 +15,7 @@ from tunery.dialects import Observation, Space, get_dialect
 from tunery.domain import DeviceDescription, Outcome, Target
 from tunery.engines import Role
 from tunery.runtime.runtime import Reservation, Runtime
-from tunery.runtime.services import FeatureRow
+from tunery.runtime.services import LabelledRow
 from tunery.tuning.allocation.failing import FailureModel
 
 _AT, _GROWTH = 48, 1.25
@@ -48,18 +49,21 @@ def start_for(dialect: str, target: Target, compiler: str, device: DeviceDescrip
 class Learning:
     """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter.
 
-    `prior_tau` is what `base` has shown on tasks it had not seen, None where that is not known. `failing` learns what
-    does not even build or run.
+    `prior_tau` is what `base` has shown on tasks it had not seen, None where that is not known.
     """
 
     def __init__(self, runtime: Runtime, name: str, base: str | None, prior_tau: float | None = None) -> None:
         self.model, self.version, self.prior_tau = base, 0, prior_tau
-        self.rows: list[FeatureRow] = []
-        self.failing = FailureModel()
+        self.rows: list[LabelledRow] = []
         self._runtime, self._name, self._base = runtime, name, base
         self._busy = False
         self._learned = 0
         self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
+
+    @cached_property
+    def failing(self) -> FailureModel:
+        """What learns which candidates do not even build or run."""
+        return FailureModel(self._runtime.row_layout)
 
     @property
     def warm_start(self) -> bool:
@@ -73,7 +77,7 @@ class Learning:
             latency_s = told.latency_s if good and told.latency_s else math.inf
             if told.outcome is not Outcome.CRASHED:  # the worker may have been killed from outside
                 self.failing.learn(f"{task_key} {told.candidate.key}", row, failed=told.outcome in _FAILED)
-            self.rows.append(FeatureRow(task_key, told.candidate.key, row, latency_s))
+            self.rows.append(LabelledRow(task_key, told.candidate.key, row, latency_s))
 
     def due(self) -> bool:
         """Say whether there is enough that is new, and nobody learns it yet."""
@@ -95,13 +99,13 @@ class Learning:
             if grant is not None:  # also for what failed, or was cut short
                 await pay(grant)
 
-    async def _train(self, worker: str, rows: list[FeatureRow]) -> str | None:
+    async def _train(self, worker: str, rows: list[LabelledRow]) -> str | None:
         # The trainer keeps what it was sent, for as long as its process lives.
         here = (worker, self._runtime.engine.generation(worker))
         known = self._sent[2] if self._sent and self._sent[:2] == here else 0
         self._sent = None
         model: str | None = await self._runtime.call(
-            worker, "learn", self._name, rows[known:], self._base, deadline_s=_DEADLINE_S
+            worker, "learn", self._name, self._runtime.row_layout, rows[known:], self._base, deadline_s=_DEADLINE_S
         )
         self._sent = (worker, self._runtime.engine.generation(worker), len(rows))
         return model

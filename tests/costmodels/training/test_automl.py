@@ -1,13 +1,15 @@
+import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from costmodel_data import table
+from costmodel_data import LAYOUT, OWN, table
 
-from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Group, Recipe, for_device, load_cost_model
+from tunery._errors import DialectError, UsageError
+from tunery.costmodels import BoostedModel, FeatureRows, Group, Recipe, for_device, load_cost_model
+from tunery.costmodels.boosted import trees_digest
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.metrics import kendall
 from tunery.costmodels.training.automl import FAMILIES, fit, search
@@ -54,26 +56,43 @@ def test_every_family_ranks_with_positive_scores_and_goes_on_learning(family: st
     assert np.mean([kendall(g.gains, grown.predict(g.rows)) for g in groups[20:]]) > before
 
 
-def test_a_model_reads_the_columns_it_knows() -> None:
-    groups = table().groups
-    model = BoostedModel.train([(g.rows[:, :8], g.gains) for g in groups], SMALL)
-    rows = groups[0].rows
-    assert np.array_equal(model.predict(rows), model.predict(rows[:, :8]))
+def test_a_model_reads_the_columns_it_knows_by_their_names() -> None:
+    groups, rows = table().groups, table().groups[0].rows
+    own, device = rows.pick(OWN), rows.values[0, 7:]
+    narrow = FeatureRows(own, OWN)
+    model = BoostedModel.train([(FeatureRows(g.rows.pick(OWN), OWN), g.gains) for g in groups], SMALL)
+    assert np.array_equal(model.predict(rows), model.predict(narrow))
     wide = BoostedModel.train([(g.rows, g.gains) for g in groups], SMALL)
-    told = load_cost_model(for_device(wide.dumps(), rows[0, 8:]))
-    padded = np.concatenate([rows[:, :8], np.tile(rows[0, 8:], (len(rows), 1))], axis=1)
-    assert np.array_equal(told.predict(rows[:, :8]), wide.predict(padded))
-    assert not np.array_equal(told.predict(rows[:, :8]), wide.predict(rows[:, :8])), "columns not told are empty"
+    turned = FeatureRows(rows.values[:, ::-1].copy(), replace(LAYOUT, columns=LAYOUT.columns[::-1]))
+    assert np.array_equal(wide.predict(turned), wide.predict(rows))
+    told = load_cost_model(for_device(wide.dumps(), device))
+    assert np.array_equal(told.predict(narrow), wide.predict(narrow.with_columns(DEVICE_COLUMNS, device)))
+    assert not np.array_equal(told.predict(narrow), wide.predict(narrow)), "columns not told are empty"
     again = load_cost_model(told.dumps())
-    assert np.array_equal(again.predict(rows[:, :8]), told.predict(rows[:, :8]))
+    assert np.array_equal(again.predict(narrow), told.predict(narrow))
 
 
 def test_rows_of_another_dialect_or_version_are_refused() -> None:
     groups = table().groups
     model = BoostedModel.train([(g.rows, g.gains) for g in groups], SMALL)
-    for width in (18, 6):
-        with pytest.raises(UsageError, match=f"knows 12 columns and the candidates have {width}"):
-            model.predict(np.zeros((3, width), np.float32))
+    rows = groups[0].rows
+    for layout in (replace(LAYOUT, name="others"), replace(LAYOUT, version=2)):
+        with pytest.raises(UsageError, match=f"knows rows of layout made-up 1 and the candidates' are of {layout}: "):
+            model.predict(FeatureRows(rows.values, layout))
+    fewer = replace(OWN, columns=OWN.columns[1:])
+    with pytest.raises(UsageError, match="knows the column x0 and the candidates have none: "):
+        model.predict(FeatureRows(rows.values[:, 1:7], fewer))
+    with pytest.raises(DialectError, match=r"shape \(40, 12\) are said to be of layout made-up 1, which has 6 columns"):
+        FeatureRows(rows.values, fewer)
+
+
+@pytest.mark.parametrize("named", [None, {"name": "made-up", "version": 1, "columns": ["x0", "x1"]}])
+def test_a_model_that_does_not_name_the_rows_of_its_trees_is_refused(named: object) -> None:
+    data = json.loads(BoostedModel.train([(g.rows, g.gains) for g in table().groups], SMALL).dumps()) | {
+        "layout": named
+    }
+    with pytest.raises(UsageError, match="train one anew"):
+        load_cost_model(json.dumps(data | {"digest": trees_digest(data)}))
 
 
 def test_metaschedules_own_model_sums_over_stores() -> None:
@@ -144,7 +163,7 @@ def test_a_dataset_comes_back_from_its_file(tmp_path: Path) -> None:
     assert again.digest == made.digest
     assert (again.dialect, again.compiler, again.target) == (made.dialect, made.compiler, made.target)
     for one, other in zip(again.groups, made.groups, strict=True):
-        assert np.array_equal(one.rows, other.rows)
+        assert np.array_equal(one.rows.values, other.rows.values)
         assert one.networks == other.networks
         assert one.stores is not None
         assert other.stores is not None
@@ -156,7 +175,7 @@ def test_a_dataset_is_read_without_a_python_number_for_each_of_its_own(tmp_path:
     wide = made.only(replace(g, stores=tuple(np.tile(each, (8, 1)) for each in g.stores or ())) for g in made)
     path = tmp_path / "data.parquet"
     write_parquet(wide, path, {})
-    size = sum(g.rows.nbytes + sum(each.nbytes for each in g.stores or ()) for g in wide)
+    size = sum(g.rows.values.nbytes + sum(each.nbytes for each in g.stores or ()) for g in wide)
     read_parquet(path)  # once for what is imported
     tracemalloc.start()
     try:
@@ -174,7 +193,7 @@ def test_a_dataset_without_stores_comes_back(tmp_path: Path) -> None:
     write_parquet(bare, tmp_path / "data.parquet", {})
     again = read_parquet(tmp_path / "data.parquet")
     assert [g.stores for g in again] == [None] * len(made.groups)
-    assert all(np.array_equal(one.rows, other.rows) for one, other in zip(again, made, strict=True))
+    assert all(np.array_equal(one.rows.values, other.rows.values) for one, other in zip(again, made, strict=True))
 
 
 def test_in_a_file_of_several_devices_no_row_tells_of_its_device(tmp_path: Path) -> None:
@@ -183,8 +202,8 @@ def test_in_a_file_of_several_devices_no_row_tells_of_its_device(tmp_path: Path)
     again = read_parquet(tmp_path / "two.parquet")
     assert len(again.groups) == 2 * len(made.groups)
     for one, other in zip(again.groups, [*made, *made], strict=True):
-        assert np.isnan(one.rows[:, -DEVICE_COLUMNS:]).all()
-        assert np.array_equal(one.rows[:, :-DEVICE_COLUMNS], other.rows[:, :-DEVICE_COLUMNS])
+        assert np.isnan(one.rows.values[:, 7:]).all()
+        assert np.array_equal(one.rows.pick(OWN), other.rows.pick(OWN))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 nonsense PAR1"])

@@ -12,7 +12,7 @@ import pytest
 from job_tools import raced, records_in, register_model, request_in
 
 from tunery._errors import UsageError, WorkError
-from tunery.costmodels import BoostedModel, Dataset, registry
+from tunery.costmodels import BoostedModel, Dataset, FeatureRows, Layout, registry
 from tunery.costmodels.training.replay import generator, load
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Budget, Candidate, JobState, Mode, Origin, Record, Target, Task, Workload
@@ -56,16 +56,17 @@ def test_a_task_of_two_networks_is_taken_once() -> None:
 def test_candidates_that_build_slowly_are_capped() -> None:
     rng = np.random.default_rng(0)
     rows = rng.random((200, 4)).astype(np.float32)
-    dataset = Dataset()
+    layout = Layout("made-up", 1, tuple("abcd"))
+    dataset = Dataset(layout)
     for i, row in enumerate(rows):
         dataset.add("t", str(i), row, 1.0 + float(row[0]))
-    model = BoostedModel.fit(dataset).with_build_cost(rows, np.where(rows[:, 1] > 0.5, 5.0, 0.05))
+    model = BoostedModel.fit(dataset).with_build_cost(FeatureRows(rows, layout), np.where(rows[:, 1] > 0.5, 5.0, 0.05))
     candidates = [Candidate(str(i), "t", "") for i in range(16)]
     batch = np.zeros((16, 4), np.float32)
     batch[4:, 1] = 1.0
-    kept = affordable(candidates, [row.tobytes() for row in batch], model)
+    kept = affordable(candidates, [row.tobytes() for row in batch], layout, model)
     assert [candidate.key for candidate in kept] == ["0", "1", "2", "3", "4", "5"]
-    assert affordable(candidates, [row.tobytes() for row in batch], None) == candidates
+    assert affordable(candidates, [row.tobytes() for row in batch], layout, None) == candidates
 
 
 def test_a_collection_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -370,7 +371,7 @@ def test_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tunery.costmodels.training.replay.Features._pool", lambda _: pytest.fail("computed again"))
     again = load(request.store, "fake")
     assert again.digest == first.digest
-    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(again.groups, first.groups, strict=True))
+    assert all(np.array_equal(a.rows.values, b.rows.values) for a, b in zip(again.groups, first.groups, strict=True))
 
 
 def test_lowering_does_not_change_what_a_candidate_is_worth() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from job_tools import request_in
 
-from tunery.costmodels import device_columns
+from tunery.costmodels import Group, device_columns
 from tunery.costmodels.cards import generator
 from tunery.costmodels.columns import DEVICE_COLUMNS
+from tunery.costmodels.dataset import columns_of
 from tunery.costmodels.training.replay import _sources, load
 from tunery.devices import open_device, traits_of
 from tunery.domain import Origin, Outcome, Record
@@ -19,13 +20,17 @@ from tunery.service.session import collect
 from tunery.store import open_store
 
 
+def own_columns(group: Group) -> object:
+    return group.rows.values[:, : -len(DEVICE_COLUMNS)]
+
+
 def test_with_records_of_several_devices_no_row_tells_of_its_device(tmp_path: Path) -> None:
     request = request_in(tmp_path, "collect", "40trials")
     collect(request, ["fake:one?tasks=3&frozen=1"], tasks=1, per_task=12)
     [alone] = load(request.store, "fake")
     here = device_columns(traits_of(open_device("cpu").describe().as_facts()))
     assert np.isfinite(here).any()
-    assert np.array_equal(alone.rows[0, -DEVICE_COLUMNS:], here, equal_nan=True)
+    assert np.array_equal(columns_of(alone), here, equal_nan=True)
     with open_store(request.store) as store:
         for record in store.records():
             [task] = [t for t in store.tasks() if t.key == record.candidate.task_key]
@@ -33,8 +38,8 @@ def test_with_records_of_several_devices_no_row_tells_of_its_device(tmp_path: Pa
     both = load(request.store, "fake").groups
     assert {group.device for group in both} == {alone.device, "elsewhere"}
     for group in both:
-        assert np.isnan(group.rows[:, -DEVICE_COLUMNS:]).all()
-        assert np.array_equal(group.rows[:, :-DEVICE_COLUMNS], alone.rows[:, :-DEVICE_COLUMNS], equal_nan=True)
+        assert np.isnan(group.rows.values[:, -len(DEVICE_COLUMNS) :]).all()
+        assert np.array_equal(own_columns(group), own_columns(alone), equal_nan=True)
 
 
 @pytest.mark.parametrize(

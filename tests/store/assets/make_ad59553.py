@@ -12,6 +12,7 @@ import os
 import sqlite3
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def main(directory: Path) -> None:
     alone = {"threads": 1, "store": str(directory / "empty.db")}
     compile_model(Request("scale.onnx", target=TARGET, **alone), files / "ad59553.tunery")
     compile_model(Request("fake:old?tasks=1&ops=matmul", dialect="fake", **alone), files / "ad59553-fake.tunery")
-    with sqlite3.connect(store) as connection:
+    with closing(sqlite3.connect(store)) as connection, connection:
         text = "\n".join(connection.iterdump()) + "\n"
         [[device]] = connection.execute("SELECT DISTINCT device FROM records")
     connection.close()

@@ -3,6 +3,7 @@
 import sqlite3
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -20,7 +21,7 @@ def main(version: int) -> None:
     with open_store(str(path)) as store:
         fill(store, version)
         store.write(lambda connection: command.downgrade(alembic_config(connection), f"000{version}"))
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         (Path(__file__).parent / f"v{version}.sql").write_text(
             "\n".join(connection.iterdump()) + "\n", encoding="utf-8"
         )

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from job_tools import outcomes_of, records_in, run_in
 
+from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects import Observation
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Origin, Outcome, Record
@@ -25,7 +26,8 @@ class Run:
     """A search in this process: batches are proposed, sifted, and end as the script says."""
 
     def __init__(self, trimming: Trimming, seed: int = 0) -> None:
-        self.dialect, self.model, self.records = FakeDialect(), FailureModel(), list[Record]()
+        self.dialect, self.records = FakeDialect(), list[Record]()
+        self.model = FailureModel(self.dialect.layout().with_columns(TASK_COLUMNS))
         self.task = self.dialect.extract(fake_network(SOURCE), self.dialect.resolve_target("native", 1))[0]
         self.sifter = ProposalFilter(self.task, trimming, seed, None, self.model)
         self.host, self.told, self.keys = ProposerHost("fake"), list[Observation](), set[str]()

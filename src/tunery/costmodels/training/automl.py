@@ -13,9 +13,9 @@ import numpy as np
 
 from tunery._errors import UsageError
 from tunery._extras import pip_install
-from tunery.costmodels.boosted import BoostedModel, Recipe
-from tunery.costmodels.columns import has_stores
-from tunery.costmodels.dataset import Group, stacked
+from tunery.costmodels.boosted import BoostedModel, Groups, Recipe
+from tunery.costmodels.columns import FeatureRows
+from tunery.costmodels.dataset import Group
 from tunery.costmodels.metrics import ndcg
 from tunery.costmodels.training.splits import by_network
 
@@ -75,7 +75,7 @@ def search(
         sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=8),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )
-    stores = has_stores(folds[0][0][0].inputs)
+    stores = folds[0][0][0].inputs.has_stores
     first, *others = FAMILIES
     study.enqueue_trial({"family": first, "stores": False, **_DEFAULTS})
     if stores:
@@ -103,10 +103,11 @@ def fit(groups: Sequence[Group], recipe: Recipe, *, threads: int = 1) -> Boosted
     model = BoostedModel.train(_pairs(groups), recipe, threads)
     builds = np.concatenate([group.build_s for group in groups])
     known = np.isfinite(builds) & (builds > 0)
-    return model.with_build_cost(stacked(groups)[known], builds[known]) if known.sum() > 1 else model
+    rows = FeatureRows.joined([group.rows for group in groups])
+    return model.with_build_cost(rows[known], builds[known]) if known.sum() > 1 else model
 
 
-def _pairs(groups: Sequence[Group]) -> list[tuple[Any, Any]]:
+def _pairs(groups: Sequence[Group]) -> Groups:
     return [(group.inputs, group.gains) for group in groups]
 
 

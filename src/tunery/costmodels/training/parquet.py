@@ -2,16 +2,17 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tunery._errors import UsageError
+from tunery._errors import DialectError, UsageError
 from tunery._extras import pip_install
 from tunery._outputs import DATASET, DATASET_CARD, check_output, whole_file
-from tunery.costmodels.columns import layout_of
+from tunery.costmodels.columns import FeatureRows, Layout, earlier_layout
 from tunery.costmodels.dataset import Group, Rows, Table, columns_of, without_devices
 
 _CARD = b"tunery"
@@ -39,7 +40,7 @@ def write_parquet(
         columns["candidate_key"] += group.keys
         columns["latency_s"] += group.latencies.tolist()
         columns["build_s"] += group.build_s.tolist()
-        columns["features"] += list(group.rows)
+        columns["features"] += list(group.rows.values)
         columns["device_columns"] += [columns_of(group)] * count
         stores = group.stores if group.stores is not None else [None] * count
         columns["stores"] += [None if each is None else each.ravel() for each in stores]
@@ -48,7 +49,7 @@ def write_parquet(
                         for name, kind in _COLUMNS.items()])  # fmt: skip
     full = {"tunery": "dataset", **card} | {"format": _FORMAT, "dialect": table.dialect, "compiler": table.compiler,
                          "target": table.target, "left_out": table.left_out, "columns": _MEANING,
-                         "layout": table.layout}  # fmt: skip
+                         "layout": asdict(table.layout) if table.layout else None}  # fmt: skip
     text = json.dumps(full, indent=1)
     made = pa.table(columns, schema=schema).replace_schema_metadata({_CARD: text.encode()})
     with whole_file(path, DATASET, inputs=inputs, force=force) as file:
@@ -85,15 +86,15 @@ def read_parquet(path: Path) -> Table:
         # As Python's own numbers, features and stores take eight times the memory.
         arrays = [*_ARRAYS, *(name for name in _LATER if name in made.column_names)]
         columns = made.drop_columns(arrays).to_pydict() | {name: _arrays(made[name]) for name in arrays}
-        groups = [_group(part) for part in _parts(columns)]
-        target = str(card["target"])
-        # Of an earlier file the width tells.
-        layout = card.get("layout") or (layout_of(groups[0].rows.shape[1]) if groups else "")
-        return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"], layout)
+        layout = _layout(card, columns["features"])
+        groups = [_group(part, layout) for part in _parts(columns)]
+        return Table(
+            without_devices(groups), card["dialect"], card["compiler"], str(card["target"]), card["left_out"]
+        )  # fmt: skip
     except FileNotFoundError:
         again = f"`tunery records export --parquet {shlex.quote(str(path))}`"
         raise UsageError(f"there is no file {path}; write one with {again}") from None
-    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, pa.ArrowException, DialectError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is no dataset of tunery ({str(error)[:100]}); export it anew") from error
 
 
@@ -134,7 +135,17 @@ def _arrays(column: Any) -> list[Rows | None]:
     return found
 
 
-def _group(part: Mapping[str, list[Any]]) -> Group:
+def _layout(card: Mapping[str, Any], rows: Sequence[Rows]) -> Layout:
+    """Return the layout of a file's rows; files from before it was named in full are told by their width."""
+    if isinstance(named := card.get("layout"), dict):
+        return Layout.read(named)
+    layout = earlier_layout(len(rows[0]) if rows else 0)
+    if layout is None or (named and named != str(layout)):
+        raise ValueError("it does not name the columns of its rows: an earlier tunery wrote it")
+    return layout
+
+
+def _group(part: Mapping[str, list[Any]], layout: Layout) -> Group:
     stores = None
     if part["stores"][0] is not None:
         pairs = zip(part["stores"], part["store_width"], strict=True)
@@ -142,7 +153,8 @@ def _group(part: Mapping[str, list[Any]]) -> Group:
     return Group(
         part["task_key"][0], part["workload_key"][0], part["name"][0], part["kind"][0], part["device"][0],
         part["compiler"][0],
-        tuple(part["networks"][0]), tuple(part["candidate_key"]), np.stack(part["features"]),
+        tuple(part["networks"][0]), tuple(part["candidate_key"]),
+        FeatureRows(np.stack(part["features"]), layout),
         np.asarray(part["latency_s"]), np.asarray(part["build_s"]), stores, part.get("device_columns", [None])[0],
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tunery._errors import EngineError, UsageError
 from tunery._outputs import replacing
 from tunery._settings import cache_directory
-from tunery.costmodels.columns import device_columns, with_task
+from tunery.costmodels.columns import DEVICE_COLUMNS, FeatureRows, Layout, device_columns, with_task
 from tunery.costmodels.dataset import Group, Table, without_devices
 from tunery.costmodels.registry import generator
 from tunery.devices import open_device, traits_of
@@ -86,8 +86,9 @@ def load(
             left_out[f"for targets other than {usual}"] += len(found)
     work = [one for one in work if compiled.family(one[0].target.config) == usual]
     groups: list[Group] = []
+    layout = compiled.layout() if isinstance(compiled, Space) else None
     with workplace(Request("", dialect=dialect)) as (engine, _, _):
-        features, checks = Features(engine, dialect, compiler), RecordChecks(engine)
+        features, checks = Features(engine, dialect, compiler, layout), RecordChecks(engine)
         refused = {task.key for task, *_ in work if task.workload.key in imported and checks.workload(task)}
         for number, (task, source, found) in enumerate(work):
             if task.key in refused:
@@ -96,8 +97,7 @@ def load(
             columns = device_columns(traits_of(facts.get(source[0])))
             groups += _group(features, task, source, found, owners.get(task.workload.key, ()), columns, left_out)
             notify(f"features of {number + 1}/{len(work)} tasks")
-    layout = compiled.layout() if isinstance(compiled, Space) else None
-    table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out), str(layout or ""))
+    table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out))
     _check(table, place)
     return table
 
@@ -166,15 +166,14 @@ def _group(  # noqa: PLR0917 - the parts of one group
         return []
     candidates = [candidate for candidate, _, _ in found.values()]
     rows, stores = features.of(task, candidates)
-    good: npt.NDArray[np.bool_] = np.logical_not(np.isnan(rows).all(axis=1))
+    good: npt.NDArray[np.bool_] = np.logical_not(np.isnan(rows.values).all(axis=1))
     left_out["whose features cannot be computed"] += int((~good).sum())
     values = np.asarray([(latency, build) for _, latency, build in found.values()])[good]
-    wide = np.concatenate([with_task(rows[good], task), np.tile(columns, (int(good.sum()), 1))], axis=1)
     work = task.workload
     group = Group(
         task.key, work.key, work.name, work.kind, *source, networks,
         tuple(candidate.key for candidate, usable in zip(candidates, good, strict=True) if usable),
-        wide.astype(np.float32), values[:, 0], values[:, 1],
+        with_task(rows[good], task).with_columns(DEVICE_COLUMNS, columns), values[:, 0], values[:, 1],
         tuple(each for each, usable in zip(stores, good, strict=True) if usable) if stores is not None else None,
     )  # fmt: skip
     if group.usable:
@@ -198,11 +197,14 @@ def _check(table: Table, place: str) -> None:
 
 
 class Features:
-    """Features of measured candidates, computed once by workers and kept in the cache directory, one file a task."""
+    """Features of measured candidates, computed once by workers and kept in the cache directory, one file a task.
 
-    def __init__(self, engine: Engine, dialect: str, compiler: str) -> None:
-        self._engine = engine
-        self._directory = cache_directory() / "features" / digest(compiler, str(_VERSION))
+    `layout` is the dialect's; without one it has no features, which its workers say.
+    """
+
+    def __init__(self, engine: Engine, dialect: str, compiler: str, layout: Layout | None) -> None:
+        self._engine, self._layout = engine, layout
+        self._directory = cache_directory() / "features" / digest(compiler, str(_VERSION), str(layout))
         spec = WorkerSpec(
             Role.PROPOSER, "tunery.runtime.services:Featurizer", {"dialect": dialect},
             memory_bytes=worker_bytes(Role.PROPOSER), environment=worker_environment(dialect),
@@ -210,7 +212,7 @@ class Features:
         self._workers = [spec] * max(1, min(len(usable_cores()), 8))
         self._started: list[str] = []
 
-    def of(self, task: Task, candidates: Sequence[Candidate]) -> tuple[Rows, list[Rows] | None]:
+    def of(self, task: Task, candidates: Sequence[Candidate]) -> tuple[FeatureRows, list[Rows] | None]:
         """Return rows and stores of the candidates, in their order; NaN and nothing for one that cannot be had."""
         path = self._directory / f"{task.key}.npz"
         known = _read(path)
@@ -225,10 +227,12 @@ class Features:
                     known |= made
             _write(path, known)
         found = [known[candidate.key] for candidate in candidates]
-        width = max((len(row) for row, _ in found), default=0)
-        rows = [row if len(row) else np.full(width, np.nan, np.float32) for row, _ in found]
+        assert self._layout is not None, "who has features has a layout"
         stores = [each for _, each in found if each is not None]
-        return np.stack(rows), [_or_none(each, stores[0]) for _, each in found] if stores else None
+        layout = self._layout.of_fold(stores[0].shape[1]) if stores else self._layout
+        empty = np.full(len(layout.columns), np.nan, np.float32)
+        rows = FeatureRows(np.stack([row if len(row) else empty for row, _ in found]), layout)
+        return rows, [_or_none(each, stores[0]) for _, each in found] if stores else None
 
     def _pool(self) -> list[str]:
         if not self._started:

@@ -68,7 +68,7 @@ def _packed(groups: Sequence[Group]) -> tuple[npt.NDArray[np.float32], npt.NDArr
     owner: list[int] = []
     number = 0
     for group in groups:
-        for each in group.stores if group.stores is not None else group.rows[:, None, :]:
+        for each in group.stores if group.stores is not None else group.rows.values[:, None, :]:
             stores.append(each if len(each) else np.zeros((1, each.shape[1]), np.float32))
             owner += [number] * len(stores[-1])
             number += 1

@@ -158,7 +158,7 @@ def train(
     recipe = voting(found.recipe)
     model = fit(learn, recipe, threads=threads)
     current = starting(
-        table.dialect, table.target, compiler=installed, vector_bits=_vector_bits(judge), layout=table.layout
+        table.dialect, table.target, compiler=installed, vector_bits=_vector_bits(judge), layout=str(table.layout)
     )
     appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
     final = model if hold_out else fit(table.groups, recipe, threads=threads)
@@ -259,7 +259,7 @@ def judge(
         model = _as_there(read.dumps(), table.groups)
     else:
         bits, compiler = _vector_bits(table.groups), get_dialect(table.dialect).compiler
-        found = starting(table.dialect, wanted, compiler=compiler, vector_bits=bits, layout=table.layout)
+        found = starting(table.dialect, wanted, compiler=compiler, vector_bits=bits, layout=str(table.layout))
         if found is None:
             raise UsageError(f"there is no cost model of {table.dialect} for {wanted}; run `tunery costmodel train`")
         card, model = found[0], _as_there(found[1], table.groups)
@@ -370,7 +370,7 @@ def _card(
         passed=appraisal.gate.passed,
         reasons=appraisal.gate.reasons,
         held_out=tuple(sorted(hold_out)),
-        layout=table.layout,
+        layout=str(table.layout),
     )
 
 

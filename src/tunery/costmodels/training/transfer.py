@@ -51,9 +51,9 @@ def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0
     transferred: list[float] = []
     alone: list[float | None] = []
     for step in steps:
-        data = Dataset()
+        data = Dataset(rows[0][1].layout)
         for group, inputs, i in (rows[n] for n in order[:step]):
-            data.add(group.task_key, group.keys[i], inputs[i], float(group.latencies[i]))
+            data.add(group.task_key, group.keys[i], inputs.values[i], float(group.latencies[i]))
         grown, new = _learned(data, base)
         transferred.append(_score(grown, judge))
         alone.append(_score(new, judge) if new else None)

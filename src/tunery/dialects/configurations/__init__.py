@@ -1,1 +1,1 @@
-"""Candidates that are one configuration of a space: its parameters, and the restrictions on them."""
+"""Candidates that are one configuration of a space: its parameters, the restrictions on them, and the search."""

@@ -8,10 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from tunery._errors import DialectError, TargetError, UsageError
-from tunery.costmodels.columns import Layout
+from tunery.costmodels.columns import FeatureRows, Layout
 from tunery.devices import Device
 from tunery.dialects import (
     Array,
@@ -37,6 +36,7 @@ _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
 _MOST_SPEED = 1e6
 _DEVICES = {"cpu", "fake"}
+_LAYOUT = Layout("schedule", 1, FEATURE_NAMES)
 
 
 class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
@@ -132,9 +132,9 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         return {"compute": found["dense"], "memory": found["elementwise"]}
 
     def layout(self) -> Layout:
-        return Layout("schedule", 1, FEATURE_NAMES)
+        return _LAYOUT
 
-    def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
+    def features(self, task: Task, candidates: Sequence[Candidate]) -> FeatureRows:
         space = FakeSpace(task)
         rows = np.full((len(candidates), FEATURES), np.nan, np.float32)
         for row, candidate in zip(rows, candidates, strict=True):
@@ -142,7 +142,7 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
                 row[:] = space.features(candidate.body)
             except DialectError:
                 continue
-        return rows
+        return FeatureRows(rows, _LAYOUT)
 
     def check_workload(self, workload: Workload) -> None:
         try:

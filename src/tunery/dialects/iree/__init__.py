@@ -130,14 +130,14 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         warm_start: bool = False,
         generic_only_reason: str | None = None,
     ) -> Proposer:
+        from tunery.dialects.configurations.search import ConfigurationProposer, ConfigurationSearch
         from tunery.dialects.iree.configurations import space_of, starts
-        from tunery.dialects.kernels.search import ConfigurationSearch, KernelProposer
 
         product = _product(task)
         space = space_of(product)
 
         first = [choices for one in starts(product) if (choices := space.choices(one)) is not None]
-        proposer = KernelProposer(ConfigurationSearch(space, seed, first), space, task, _TILES)
+        proposer = ConfigurationProposer(ConfigurationSearch(space, seed, first), space, task, _TILES)
         proposer.observe(history)
         return proposer
 

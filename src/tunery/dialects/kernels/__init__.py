@@ -2,7 +2,7 @@
 
 kernel_file    our TOML form, and all checks; kernel_tuner: Kernel Tuner's T1, caches and T4
 specification  a kernel as read, in plain data; expressions, formulas: what a file may compute
-space          the configurations; search: which are measured next
+configurations (beside this room)  the space, and the search of it
 gcc            builds one in C; kernel, buffers: runs it between guard pages
 delivery       the best one as a file
 opencl         the dialect of those in OpenCL
@@ -181,7 +181,7 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         warm_start: bool = False,
         generic_only_reason: str | None = None,
     ) -> Proposer:
-        from tunery.dialects.kernels.search import ConfigurationSearch, KernelProposer
+        from tunery.dialects.configurations.search import ConfigurationProposer, ConfigurationSearch
 
         kernel = _specification(task.workload.program)
         space = kernel.space
@@ -191,7 +191,7 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         default = space.choices(kernel.default)
         assert default is not None, "the default was checked as the file was read"
         search.skip(default)
-        proposer = KernelProposer(search, space, task, _PARAMETERS)
+        proposer = ConfigurationProposer(search, space, task, _PARAMETERS)
         proposer.observe(history)
         return proposer
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._processor import usable_cores
-from tunery.costmodels.columns import STORES, Layout
+from tunery.costmodels.columns import STORES, FeatureRows, Layout
 from tunery.devices import Device
 from tunery.dialects import (
     Built,
@@ -200,10 +200,10 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
         return STORES
 
     @override
-    def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
+    def features(self, task: Task, candidates: Sequence[Candidate]) -> FeatureRows:
         from tunery.dialects.metaschedule.features.features import candidate_rows
 
-        return candidate_rows(task, candidates, self._features.get(task.key))
+        return FeatureRows(candidate_rows(task, candidates, self._features.get(task.key)), STORES)
 
     @override
     def reject(self, task: Task, candidate: Candidate) -> str | None:

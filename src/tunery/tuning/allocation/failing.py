@@ -3,13 +3,13 @@
 Where nothing fails nothing is learned, and nothing is paid for.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tunery.costmodels.columns import folded
+from tunery.costmodels.columns import FeatureRows, Layout, without_stores
 
 LIKELY = 0.9
 """A likelihood above which a candidate is not built."""
@@ -39,17 +39,21 @@ _PARAMETERS: dict[str, Any] = {
 
 
 class FailureModel:
-    """Bagged trees (Breiman 1996) on feature rows; each leaf is drawn to the share of failures among all."""
+    """Bagged trees (Breiman 1996) on rows of a layout; each leaf is drawn to the share of failures among all.
 
-    def __init__(self) -> None:
-        self._rows: dict[str, tuple[bytes, bool]] = {}
+    Without a layout there are no rows, and nothing is learned.
+    """
+
+    def __init__(self, layout: Layout | None) -> None:
+        self._layout = layout
+        self._rows: dict[str, tuple[npt.NDArray[np.float32], bool]] = {}
         self._booster: Any = None
         self._due = 0.0
 
     def learn(self, key: str, row: bytes, *, failed: bool) -> None:
         """Take in how a candidate ended, once by its key; `row` is its features, float32, empty where not known."""
         if row:
-            self._rows[key] = _folded(row), failed
+            self._rows[key] = self._picked([row])[0], failed
             if len(self._rows) > 2 * _MOST_ROWS:
                 self._rows = dict(list(self._rows.items())[-_MOST_ROWS:])
                 self._due = min(self._due, _MOST_ROWS * _GROWTH)
@@ -57,18 +61,16 @@ class FailureModel:
     def likelihoods(self, rows: Sequence[bytes]) -> list[float] | None:
         """Return the likelihood of each candidate to fail; None before there are five failures and five successes.
 
-        A candidate without features, or with a row of another width, has 0.
+        A candidate without features has 0.
         """
         failures = sum(failed for _, failed in self._rows.values())
         if failures < LEAST_FAILURES or len(self._rows) - failures < LEAST_SUCCESSES:
             return None
         if len(self._rows) >= self._due:
             self._fit()
-        width = self._booster.num_feature()
-        found, rows = [0.0] * len(rows), [_folded(row) for row in rows]
-        known = [i for i, row in enumerate(rows) if len(row) == 4 * width]
+        found, known = [0.0] * len(rows), [i for i, row in enumerate(rows) if row]
         if known:
-            features = np.stack([np.frombuffer(rows[i], np.float32) for i in known])
+            features = self._picked([rows[i] for i in known])
             for i, value in zip(known, self._booster.predict(features, num_threads=1), strict=True):
                 found[i] = float(min(max(value, 0.0), 1.0))
         return found
@@ -77,14 +79,13 @@ class FailureModel:
         import lightgbm
 
         self._due = len(self._rows) * _GROWTH
-        width, _ = Counter(len(row) for row, _ in self._rows.values()).most_common(1)[0]
-        latest = [one for one in self._rows.values() if len(one[0]) == width][-_MOST_ROWS:]
-        features = np.stack([np.frombuffer(row, np.float32) for row, _ in latest])
+        latest = list(self._rows.values())[-_MOST_ROWS:]
+        features = np.stack([row for row, _ in latest])
         failed = np.array([failed for _, failed in latest], np.float64)
         data = lightgbm.Dataset(features, failed, params={"verbosity": -1})
         self._booster = lightgbm.train(_PARAMETERS, data, num_boost_round=_TREES)
 
-
-def _folded(row: bytes) -> bytes:
-    """Return a row without its stores one by one: four times as many columns, in an order that says nothing."""
-    return folded(np.frombuffer(row, np.float32)[None]).tobytes() if row else row
+    def _picked(self, rows: Sequence[bytes]) -> npt.NDArray[np.float32]:
+        """Return rows without their stores one by one: four times as many columns, in an order that says nothing."""
+        assert self._layout is not None, "who has features has a layout"
+        return FeatureRows.read(rows, self._layout).pick(without_stores(self._layout))

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunery.costmodels import CostModel, load_cost_model, with_task
+from tunery.costmodels import CostModel, FeatureRows, load_cost_model, with_task
+from tunery.costmodels.columns import STORES
 from tunery.dialects.metaschedule._tvm import meta_schedule
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.domain import Task
@@ -52,7 +53,7 @@ class SteeringModel:
         found = [(key, row) for key in keys if (row := self._features.get(key)) is not None]
         if self._model is None or not found:
             return
-        rows = with_task(np.stack([row for _, row in found]), self._task)
+        rows = with_task(FeatureRows(np.stack([row for _, row in found]), STORES), self._task)
         speed = np.nan_to_num(self._model.predict(rows), nan=_FLOOR, posinf=_FLOOR, neginf=_FLOOR)
         cost = self._model.build_cost(rows)
         self._known.update((key, (float(s), float(c))) for (key, _), s, c in zip(found, speed, cost, strict=True))

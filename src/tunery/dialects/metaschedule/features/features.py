@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError
-from tunery.costmodels.columns import MOST_STORES, STORE_WIDTH, unfolded
+from tunery.costmodels.columns import STORE_WIDTH, STORES, unfolded
 from tunery.dialects.metaschedule._tvm import meta_schedule
 from tunery.dialects.metaschedule.variants.program import replay, space_for
 from tunery.domain import Candidate, Task
 
-WIDTH = (2 + MOST_STORES) * STORE_WIDTH + 1
+WIDTH = len(STORES.columns)
 _LIMIT = 5_000  # 26 MB
 
 Row = npt.NDArray[np.float32]

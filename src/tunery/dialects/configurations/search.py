@@ -1,4 +1,4 @@
-"""The search of a kernel's configurations: spread out at first, then by a Gaussian process over what was measured.
+"""The search of a task's configurations: spread out at first, then by a Gaussian process over what was measured.
 
 The first is the one in the middle: extremes are rarely fast. The process learns how much each parameter matters.
 Where the space is small, all of it is ranked, and in the end all of it is proposed; of a larger one a fresh sample is
@@ -233,7 +233,7 @@ class ConfigurationSearch:
         ]
 
 
-class KernelProposer(Proposer):
+class ConfigurationProposer(Proposer):
     """The search as the tuner sees it: a task's candidates, whose bodies have a configuration under `name`."""
 
     def __init__(self, search: ConfigurationSearch, space: ConfigurationSpace, task: Task, name: str) -> None:
