@@ -54,9 +54,10 @@ test: setup
 	$(BIN)/pytest -m "not slow and not hostile and not browser" -n $(PROCESSES) --dist loadfile || \
 	  $(BIN)/pytest -m "not slow and not hostile and not browser" --last-failed --last-failed-no-failures none
 
-# Of every room what needs neither the compiler nor a server nor whole jobs.
+# Of every room what needs neither the compiler nor a server nor whole jobs, with fewer random examples.
 test-fast: setup
-	$(BIN)/pytest -m "not tvm and not jobs and not postgresql and not slow and not hostile and not browser" -n $(PROCESSES) --dist loadfile
+	$(BIN)/pytest -m "not tvm and not jobs and not postgresql and not slow and not hostile and not browser" \
+	  --hypothesis-profile fast -n $(PROCESSES) --dist loadfile
 
 # What `make test` leaves out: other tests there cover its subject more cheaply.
 test-slow: setup

@@ -13,6 +13,7 @@ from postgres_server import PostgresServer, binaries, temporary_database
 from tunery.devices.cpu.placement import bring_back
 
 settings.register_profile("tunery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("tunery"), max_examples=25)
 settings.load_profile("tunery")
 
 # Beside other work every measurement would wait for its patience; the watch has tests of its own.

@@ -14,6 +14,7 @@ from operators import OPERATORS, run, write
 from tunery._errors import WorkError
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_model_calls_its_operator_so_many_times_on_numbers_that_stay_numbers(name: str, tmp_path: Path) -> None:
     chain = OPERATORS[name]

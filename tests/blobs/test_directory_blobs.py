@@ -96,6 +96,7 @@ def test_what_a_killed_process_used_and_had_begun_is_swept(tmp_path: Path) -> No
         assert {path.name for path in files(tmp_path)} == {kept}
 
 
+@pytest.mark.jobs
 def test_processes_killed_at_any_moment_leave_whole_blobs_or_none(tmp_path: Path) -> None:
     code = """
         import random

@@ -15,6 +15,8 @@ _COMMANDS = """
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from tunery.cli import main
+
+pytestmark = pytest.mark.jobs
 found = []
 for words in json.loads(sys.argv[1]):
     sys.argv[1:], said, code = words, io.StringIO(), None

@@ -58,6 +58,7 @@ def test_a_file_of_another_kind_is_replaced_only_by_force(
     assert private(*command, "thesis.doc").code == 0, "its own kind needs no force"
 
 
+@pytest.mark.jobs
 def test_a_model_is_never_replaced_by_what_is_compiled_from_it(private: Run, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"a model, or as good as")

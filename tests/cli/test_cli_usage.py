@@ -235,6 +235,7 @@ def quick_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("quick_place")
 @settings(max_examples=150, deadline=None)
 @given(COMMANDS, MODELS | TEXT, ARGUMENTS)

@@ -86,6 +86,7 @@ def test_an_environment_that_cannot_be_removed_is_not_said_to_be() -> None:
     assert place.exists()
 
 
+@pytest.mark.jobs
 def test_without_a_network_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")

@@ -49,6 +49,7 @@ def test_every_console_script_starts(installed: Path) -> None:
         assert "Usage" in _run(installed, sys.executable, str(installed / "bin" / script), "--help")
 
 
+@pytest.mark.jobs
 def test_the_zoo_travels_with_the_wheel(installed: Path) -> None:
     networks = json.loads(_run(installed, sys.executable, "-m", "tunery", "zoo", "list", "--json"))["networks"]
     assert "resnet18" in {network["name"] for network in networks}
@@ -61,6 +62,7 @@ def test_a_job_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert answer["status"] == "done"
 
 
+@pytest.mark.jobs
 def test_every_dialect_loads(installed: Path) -> None:
     names = [entry.name for entry in distribution("tunery").entry_points if entry.group == "tunery.dialects"]
     assert names

@@ -177,6 +177,7 @@ def test_there_is_a_shipped_model_for_every_x86_and_for_nothing_else() -> None:
     assert registry.shipped("fake", "x86") is None
 
 
+@pytest.mark.jobs
 def test_the_shipped_model_for_256_bits_grew_on_the_dataset_in_the_repository() -> None:
     found = registry.shipped("metaschedule", "x86", 256)
     assert found is not None
@@ -194,6 +195,7 @@ def test_the_shipped_model_for_256_bits_grew_on_the_dataset_in_the_repository() 
     assert np.mean(scores[::2]) > np.mean(scores[1::2]) + 0.05
 
 
+@pytest.mark.jobs
 def test_the_shipped_model_for_512_bits_learned_from_the_dataset_in_the_repository() -> None:
     found = registry.shipped("metaschedule", "x86", 512)
     narrow = registry.shipped("metaschedule", "x86", 256)

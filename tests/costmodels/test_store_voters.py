@@ -51,6 +51,7 @@ def group(seed: int, candidates: int = 64, *, hidden: bool = False) -> Group:
     )
 
 
+@pytest.mark.jobs
 def test_the_search_finds_out_whether_they_pay_and_the_model_that_is_used_has_two() -> None:
     learn = [replace(group(seed, hidden=True), networks=(f"n{seed}",)) for seed in range(4)]
     found = search(learn, seconds=60.0, most=2)

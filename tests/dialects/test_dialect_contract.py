@@ -48,6 +48,7 @@ def run_mutants(module: str, directory: Path, *options: str) -> tuple[str, set[t
     return done.stdout, set(re.findall(r"(?:FAILED|ERROR) \S+::(\w+)::(\w+)", done.stdout))
 
 
+@pytest.mark.jobs
 def test_every_method_and_keyword_is_called(tmp_path: Path) -> None:
     calls = tmp_path / "calls.json"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{RECORDED}::TestNoted"]
@@ -68,6 +69,7 @@ def test_every_method_has_a_mutant() -> None:
     assert {name for _, name, _ in surface()} - planted == set()
 
 
+@pytest.mark.jobs
 def test_the_example_in_the_documentation_passes(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "dialects.md"
     (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

@@ -147,6 +147,7 @@ def test_crashes_kill_the_process(options: str, call: str, tmp_path: Path) -> No
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("options", "prepare", "act", "ticks"),
     [

@@ -14,6 +14,8 @@ from tunery.dialects.kernels.opencl import OpenClDialect
 from tunery.domain import Candidate
 from tunery.measuring.verification import compare, expect
 
+pytestmark = pytest.mark.jobs
+
 GALLERY = Path(__file__).parents[2] / "examples" / "kernels"
 NAMES = ("conv2d", "matmul", "nbody", "reduction", "stencil", "transpose")
 IN_CUDA = ("matmul_cuda", "transpose_cuda")

@@ -80,6 +80,7 @@ def hanging(engine: AgentEngine, worker: str, directory: Path) -> Future[Any]:
     return call
 
 
+@pytest.mark.jobs
 def test_a_killed_agent_costs_the_call_in_flight_and_leaves_nothing(engine: AgentEngine, mark: Path) -> None:
     worker = engine.start(PROBE)
     assert ask(engine, worker, "count") == 1
@@ -94,6 +95,7 @@ def test_a_killed_agent_costs_the_call_in_flight_and_leaves_nothing(engine: Agen
     wait_until(lambda: not before & {process.pid for process in family(mark)})
 
 
+@pytest.mark.jobs
 def test_a_killed_worker_is_a_crash_and_its_host_stays(engine: AgentEngine, mark: Path) -> None:
     worker = engine.start(PROBE)
     ask(engine, worker, "count")
@@ -106,6 +108,7 @@ def test_a_killed_worker_is_a_crash_and_its_host_stays(engine: AgentEngine, mark
     assert agent_of(engine, worker) == agent
 
 
+@pytest.mark.jobs
 def test_a_stopped_agent_is_given_up_and_replaced(engine: AgentEngine, mark: Path) -> None:
     worker = engine.start(PROBE)
     ask(engine, worker, "count")
@@ -117,6 +120,7 @@ def test_a_stopped_agent_is_given_up_and_replaced(engine: AgentEngine, mark: Pat
     wait_until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.jobs
 def test_an_agent_that_hears_nothing_ends(tmp_path: Path, mark: Path) -> None:
     """Its coordinator is stopped, or the network is cut: no end of file comes."""
     held, go = os.pipe()
@@ -154,6 +158,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.jobs
 def test_nothing_survives_a_killed_coordinator(mark: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", COORDINATOR, AGENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -167,6 +172,7 @@ def test_nothing_survives_a_killed_coordinator(mark: Path) -> None:
 HUGE = "agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(10 << 30, 20))"
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("change", "sign"),
     [
@@ -320,6 +326,7 @@ def test_one_at_a_time_holds_the_device_of_a_host(engine: AgentEngine, mark: Pat
         theirs()  # of a connection that is over: without effect
 
 
+@pytest.mark.jobs
 def test_a_host_says_what_it_is_and_when(engine: AgentEngine) -> None:
     facts = engine.wait(PATIENCE_S)
     assert set(facts.cores) == os.sched_getaffinity(0)

@@ -19,6 +19,8 @@ PRELOAD = Environment(preload=("colorsys",))  # a module that nothing else impor
 LEFT_ALONE = """
 from tunery.domain import Environment
 from tunery.engines.local import ahead
+
+pytestmark = pytest.mark.jobs
 ahead.start(Environment())
 ahead.start(Environment())
 [nursery] = ahead._waiting.values()

@@ -3,6 +3,8 @@
 import sys
 from functools import partial
 
+import pytest
+
 from tunery.blobs import FakeBlobs
 from tunery.engines import AgentEngine, Engine, InlineEngine, JoinedEngine, LocalEngine, OnUsage
 from tunery.engines.contract import EngineContract
@@ -18,6 +20,7 @@ class TestInlineEngine(EngineContract):
         return InlineEngine(on_usage=on_usage)
 
 
+@pytest.mark.jobs
 class TestJoinedEngine(EngineContract):
     def make(self, on_usage: OnUsage) -> Engine:
         def tell(host: str, worker: str, method: str, wall_s: float, cpu_s: float) -> None:
@@ -27,6 +30,7 @@ class TestJoinedEngine(EngineContract):
         return JoinedEngine({"one": one, "two": LocalEngine(on_usage=partial(tell, "two"), blobs=one.blobs)})
 
 
+@pytest.mark.jobs
 class TestAgentEngine(EngineContract):
     def make(self, on_usage: OnUsage) -> Engine:
         return AgentEngine("far", f"{sys.executable} -m tunery agent --stdio", FakeBlobs(), on_usage)

@@ -263,6 +263,7 @@ def test_an_environment_gives_variables_and_thread_counts(engine: LocalEngine) -
     assert ask(engine, engine.start(ROGUE), "environment", names) == dict.fromkeys(names)
 
 
+@pytest.mark.jobs
 def test_workers_of_another_python_import_what_is_installed_there(engine: LocalEngine, tmp_path: Path) -> None:
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
@@ -392,6 +393,7 @@ def test_close_leaves_nothing(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == files
 
 
+@pytest.mark.jobs
 def test_a_forgotten_engine_ends_itself() -> None:
     before = descendants()
     engine = LocalEngine()
@@ -403,6 +405,7 @@ def test_a_forgotten_engine_ends_itself() -> None:
     assert descendants() == before
 
 
+@pytest.mark.jobs
 def test_interpreter_exit_without_close_is_clean() -> None:
     code = (
         "from tunery.engines import *\n"

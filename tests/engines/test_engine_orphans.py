@@ -31,6 +31,8 @@ time.sleep(1000)
 
 SLOW_PRELOAD = """
 import time
+
+pytestmark = pytest.mark.jobs
 time.sleep(1000)
 """
 

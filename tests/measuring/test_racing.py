@@ -81,6 +81,7 @@ def abandoned(results: list[tuple[Verdict, int]]) -> float:
     return sum(verdict is Verdict.ABANDON for verdict, _ in results) / len(results)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("cold", COLD)
 @pytest.mark.parametrize("name", NOISES)
 def test_a_candidate_as_fast_as_the_incumbent_is_abandoned_at_most_as_often_as_stated(name: str, cold: str) -> None:
@@ -89,6 +90,7 @@ def test_a_candidate_as_fast_as_the_incumbent_is_abandoned_at_most_as_often_as_s
     assert abandoned(simulate(NOISES[name], 1.0, rule, RACES, COLD[cold])) <= rule.error
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("cold", COLD)
 @pytest.mark.parametrize("name", ["gaussian", "wide gaussian", "heavy tails", "bimodal", "drift"])
 def test_the_prior_alone_keeps_the_bound_under_moderate_noise(name: str, cold: str) -> None:

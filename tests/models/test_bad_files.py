@@ -112,6 +112,7 @@ def test_external_data_that_is_too_large_or_no_file_is_not_read(tmp_path: Path) 
     assert "w.bin" in refusal(tmp_path / "m.onnx", tmp_path)
 
 
+@pytest.mark.jobs
 def test_a_graph_of_very_many_nodes_is_refused_in_a_sentence(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", [f"v{number}"], [f"v{number + 1}"]) for number in range(200_000)]
     path = save(model(nodes, {"v0": (4,)}, {"v200000": (4,)}), tmp_path / "m.onnx")

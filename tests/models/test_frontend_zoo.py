@@ -36,6 +36,7 @@ def test_a_network_runs_with_finite_varied_outputs(tmp_path: Path) -> None:
     assert np.abs(output[0] - output[1]).max() > 1e-4
 
 
+@pytest.mark.jobs
 def test_weights_and_digest_are_the_same_in_every_process(tmp_path: Path) -> None:
     runs = {
         subprocess.run([sys.executable, "-c", _PRINT_WEIGHTS], capture_output=True, check=True).stdout for _ in "ab"
@@ -67,6 +68,7 @@ def test_every_graph_binds_to_a_batch_and_carries_no_traces(entry: zoo.ZooEntry)
     assert b"site-packages" not in data
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("entry", zoo.names(), ids=lambda entry: entry.name)
 def test_every_graph_is_valid_and_has_shapes_at_both_batches(entry: zoo.ZooEntry) -> None:
     for batch in (1, 8):

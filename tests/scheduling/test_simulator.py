@@ -146,6 +146,7 @@ def test_recorded_durations_drive_a_mix():
     assert builds == {8.0}
 
 
+@pytest.mark.jobs
 def test_predictive_beats_greedy_over_mixes():
     summary = {s.strategy: s for s in summarize(simulate_mixes(range(40), ("greedy", "predictive")))}
     assert summary["predictive"].mixes == 40, "the median of a few mixes is chance: 1.01 to 1.06 for eight of these"

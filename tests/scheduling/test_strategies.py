@@ -112,6 +112,7 @@ def test_predictive_shares_by_weight_and_priority_between_owners(weight, priorit
     assert served.count("j") / len(served) == pytest.approx(share, abs=0.03)
 
 
+@pytest.mark.jobs
 @settings(max_examples=10, deadline=None)
 @given(
     owners=st.lists(

@@ -150,6 +150,7 @@ def test_a_batch_of_the_zoo_is_in_range(batch: str) -> None:
     told(caught.value)
 
 
+@pytest.mark.jobs
 def test_a_cost_model_is_a_small_file(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.json.gz"
     with gzip.open(bomb, "wb", 1) as file:

@@ -32,6 +32,7 @@ def keys(store: Store) -> list[str]:
     return [r.candidate.key for r in store.records(CONV.key)]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("seed", range(4))
 def test_kill_nine_loses_no_acknowledged_record(tmp_path: Path, seed: int) -> None:
     url = str(tmp_path / "store.db")
@@ -53,6 +54,7 @@ def test_kill_nine_loses_no_acknowledged_record(tmp_path: Path, seed: int) -> No
         assert keys(store) == [*stored, "after"]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("seed", range(2))
 def test_kill_nine_of_many_that_share_commits_loses_nothing_acknowledged_and_parts_no_charge(
     tmp_path: Path, seed: int
@@ -84,6 +86,7 @@ def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
         assert [pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")] == ["wal", 2, 1]
 
 
+@pytest.mark.jobs
 def test_several_processes_create_and_write_one_store_at_once(tmp_path: Path) -> None:
     url = str(tmp_path / "store.db")
     writers = [start_writer(url, prefix, 60) for prefix in ("a", "b", "c")]

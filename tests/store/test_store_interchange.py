@@ -362,6 +362,7 @@ def path_to(field: str) -> Callable[[dict[str, Any], Any], None]:
 DEEP = json.loads("[" * 100 + "]" * 100)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -126,6 +126,7 @@ def _stored(draw: st.DrawFn) -> Record:
     return replace(found, measurement=replace(found.measurement, samples_s=samples, context={"pace": pace}))
 
 
+@pytest.mark.jobs
 @given(st.lists(_stored(), max_size=24))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_store_ranks_as_the_rule_does(store: Store, stored: Sequence[Record]) -> None:

@@ -15,6 +15,8 @@ from tunery.store import Store, open_store
 from tunery.store.database import schema
 from tunery.store.records import records as stored_records
 
+pytestmark = pytest.mark.jobs
+
 SOURCE = "fake:commit?tasks=2&space=8x8x4&seed=3&refuse=0.2&noise=0.01"
 _TIMED = ("measure", "baseline", "finals", "audit")
 _NOT_TIMED = ("filtered", "build-failed")

@@ -19,6 +19,8 @@ from tunery.tuning.context import Context
 from tunery.tuning.search.task_search import TaskSearch
 from tunery.tuning.search_registry import SearchRegistry
 
+pytestmark = pytest.mark.jobs
+
 WRITTEN = Path(__file__).parent / "assets" / "search-replay.json"
 SOURCE = (
     "fake:replay?tasks=2&space=6x6x4&seed=5&ops=matmul,gather&noise=0"

@@ -70,6 +70,7 @@ async def numbers(client: httpx.AsyncClient, job_id: str, last: int, found: list
     found += [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
 
 
+@pytest.mark.jobs
 def test_events_over_twenty_restarts_are_neither_lost_nor_doubled(tmp_path: Path) -> None:
     moments = random.Random(1)
 
@@ -99,6 +100,7 @@ def test_events_over_twenty_restarts_are_neither_lost_nor_doubled(tmp_path: Path
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
+@pytest.mark.jobs
 def test_two_hundred_followers_each_get_every_event_once(serve: Serve) -> None:
     async def main(site: Site) -> None:
         job_id = await queued_job(site)
@@ -222,6 +224,7 @@ def test_no_name_leads_out_of_the_service(serve: Serve) -> None:
     serve(main)
 
 
+@pytest.mark.jobs
 def test_in_a_thousand_calls_an_account_sees_nothing_of_another(serve: Serve) -> None:
     chance = random.Random(7)
 

@@ -19,6 +19,8 @@ from tunery.measuring.settings import FULL_LENGTH
 from tunery.service.session import collect
 from tunery.store import open_store
 
+pytestmark = pytest.mark.jobs
+
 
 def own_columns(group: Group) -> object:
     return group.rows.values[:, : -len(DEVICE_COLUMNS)]

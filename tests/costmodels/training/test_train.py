@@ -22,6 +22,8 @@ from tunery.costmodels.training.train import Training, appraise, judge, open_tab
 from tunery.domain import Target
 from tunery.domain.request import Request
 
+pytestmark = pytest.mark.jobs
+
 CONFIG = {"kind": "fake"}
 TARGET = Target("fake", CONFIG, 1)
 HELD = ("n0", "n1", "n2", "n3")
