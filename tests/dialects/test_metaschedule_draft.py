@@ -12,6 +12,7 @@ from metaschedule_models import small_network
 
 from tunery.costmodels.gaussian import GaussianProcess
 from tunery.dialects import Dialect, Observation, get_dialect
+from tunery.dialects.metaschedule.codegen.specimens import _matmul
 from tunery.dialects.metaschedule.search.breeding import Breeder, extent_of, stepped
 from tunery.dialects.metaschedule.search.genomes import (
     CATEGORY,
@@ -33,7 +34,6 @@ from tunery.dialects.metaschedule.variants.program import (
     space_of,
     trace_body,
 )
-from tunery.dialects.metaschedule.variants.specimens import _matmul
 from tunery.dialects.metaschedule.variants.variant import read_body
 from tunery.domain import Outcome, Task
 

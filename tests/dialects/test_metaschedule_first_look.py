@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from tunery.dialects import Dialect, Observation, Proposer
+from tunery.dialects.metaschedule.codegen.specimens import _matmul
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.first_look import FirstLook
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
 from tunery.dialects.metaschedule.variants.program import expressions
-from tunery.dialects.metaschedule.variants.specimens import _matmul
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
 from tunery.domain import Candidate, Outcome
 

@@ -5,13 +5,13 @@ import pytest
 
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
 from tunery.dialects import get_dialect
+from tunery.dialects.metaschedule.codegen.specimens import _matmul
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.suggestions import Suggester
 from tunery.dialects.metaschedule.search.winners import fitted
 from tunery.dialects.metaschedule.variants.program import space_of
-from tunery.dialects.metaschedule.variants.specimens import _matmul
 from tunery.domain import Task
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("no_winners")]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tunery.costmodels import BoostedModel, Dataset, with_task
 from tunery.costmodels.registry import shipped as shipped_model
 from tunery.dialects import Dialect
+from tunery.dialects.metaschedule.codegen.specimens import _matmul
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Gene, Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
@@ -28,7 +29,6 @@ from tunery.dialects.metaschedule.search.winners import (
     winners_of,
 )
 from tunery.dialects.metaschedule.variants.program import space_of
-from tunery.dialects.metaschedule.variants.specimens import _matmul
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Target, Task, TensorSpec, Workload
 

@@ -22,11 +22,11 @@ from tunery.dialects.fake import FakeDialect
 from tunery.domain import Candidate, Outcome
 from tunery.engines import Role
 from tunery.runtime.services import Trainer
-from tunery.tuning import search_registry
 from tunery.tuning.allocation.failing import LIKELY
 from tunery.tuning.learning import InitialModel, Learning
+from tunery.tuning.search import registry as search_registry
 from tunery.tuning.search.proposal_filter import ProposalFilter
-from tunery.tuning.search_registry import SearchRegistry
+from tunery.tuning.search.registry import SearchRegistry
 
 
 class OneTrainer:

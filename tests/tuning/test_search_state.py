@@ -17,8 +17,8 @@ from tunery.store import open_store
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.search import events as ev
 from tunery.tuning.search.events import Best, Result, log_lines, read_log
+from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.search.state import SearchState
-from tunery.tuning.search_registry import SearchRegistry
 
 TASK = fake_tasks("fake:states?tasks=1")[0]
 FAILURES_BORNE, IDLE_BORNE = 2, 2

@@ -2,10 +2,9 @@
 
 from tunery.domain.budget import CURRENCIES, LEAST, MOST, Budget, Prospect, Spend, parse_latency
 from tunery.domain.candidate import Artifact, Candidate, Origin
-from tunery.domain.check import Check, CheckState
 from tunery.domain.delivery import Choice, Rung
 from tunery.domain.device import HERE, Calibration, DeviceDescription, HostFacts, SharingPoint
-from tunery.domain.environment import Environment
+from tunery.domain.environment import Check, CheckState, Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced

@@ -1,7 +1,8 @@
-"""In which kind of process a dialect's workers live."""
+"""In which kind of process a dialect's workers live, and one look at whether something is as it should be."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 
 from tunery.domain.keys import canonical_json, digest
@@ -44,3 +45,21 @@ class Environment:
     def preloading(self, *modules: str) -> "Environment":
         """Return this environment with further modules to preload."""
         return replace(self, preload=(*self.preload, *modules))
+
+
+class CheckState(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one look found; `advice` is empty where there is nothing to do."""
+
+    name: str
+    state: CheckState
+    found: str
+    advice: str = ""

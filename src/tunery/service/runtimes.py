@@ -8,7 +8,7 @@ from tunery.domain.request import Request
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.opening import kernel_threads, open_runtime, open_runtime_on
 from tunery.runtime.runtime import Runtime
-from tunery.tuning.search_registry import SearchRegistry
+from tunery.tuning.search.registry import SearchRegistry
 
 _Key = tuple[str, int, bool, str]
 """What requests share workers by: the dialect, threads, whether slow candidates are given up, and the host."""

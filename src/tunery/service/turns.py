@@ -11,7 +11,7 @@ from tunery.domain.request import Progress, Request
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import Runtime
 from tunery.service.budget_split import BudgetSplit, network_s, of_dialect
-from tunery.tuning.search_registry import SearchRegistry
+from tunery.tuning.search.registry import SearchRegistry
 
 _KINDS = ("tune", "compile")
 

@@ -31,8 +31,8 @@ from tunery.tuning.messages import NO_TASKS, TOO_LITTLE, latency_target_summary,
 from tunery.tuning.pipeline import together
 from tunery.tuning.reporting import Reporter
 from tunery.tuning.run_state import Phase, Round, RunState
+from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.search.task_search import TaskSearch
-from tunery.tuning.search_registry import SearchRegistry
 
 _OPENING = 4  # candidates of a task's first batch, where there are many tasks
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures

@@ -191,7 +191,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
 
     @override
     def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
-        from tunery.dialects.metaschedule.variants.specimens import calibration_tasks
+        from tunery.dialects.metaschedule.codegen.specimens import calibration_tasks
 
         return calibration_tasks(target)
 
