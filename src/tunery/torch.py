@@ -49,6 +49,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]  # torch has no typ
         super().__init__()
         self.network = network
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it is compiled already
     def forward(self, *tensors: Any) -> Any:
         """Run the network.
 

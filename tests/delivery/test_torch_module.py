@@ -37,9 +37,26 @@ def test_a_compiled_file_is_a_module(file: Path) -> None:
     found = torch.nn.Sequential(module, torch.nn.Softmax(-1))(image)
     np.testing.assert_allclose(found, torch.softmax(torch.from_numpy(network(image.numpy())[0]), -1))
     assert str(spec.shape[-1]) in repr(module)
-    for wrong in (image[..., :-1], image.double(), image.clone().requires_grad_(), image.to(torch.bfloat16), 1):
+    negative = torch.complex(image, image).conj().imag  # a view whose sign no other library sees
+    for wrong in (
+        image[..., :-1],
+        image.double(),
+        image.clone().requires_grad_(),
+        image.to(torch.bfloat16),
+        1,
+        negative,
+    ):
         with pytest.raises(UsageError):
             module(wrong)
+    np.testing.assert_array_equal(module(negative.resolve_neg()), module(-image))
+
+
+def test_a_model_with_a_compiled_file_in_it_is_compiled(file: Path) -> None:
+    model = torch.nn.Sequential(subject.wrap(file), torch.nn.Softmax(-1)).eval()
+    [spec] = tunery.load_compiled(file).inputs
+    image = torch.ones(spec.shape)
+    with torch.no_grad():
+        np.testing.assert_allclose(torch.compile(model, backend="eager")(image), model(image), rtol=1e-5)
 
 
 def test_tensors_go_in_and_out_of_a_session(file: Path) -> None:

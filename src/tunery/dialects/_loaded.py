@@ -222,6 +222,8 @@ def _fitting(value: Any, what: str, spec: TensorSpec) -> Array:
     elif not isinstance(value, np.ndarray):
         if not hasattr(value, "__dlpack__"):
             raise UsageError(f"{what} {spec.name!r:.80} must be an array of NumPy's or DLPack's, not {_type_of(value)}")
+        if getattr(value, "is_neg", bool)():  # torch gives it away without the sign
+            raise UsageError(f"{what} {spec.name!r:.80} has its negative bit set; give what its resolve_neg() returns")
         try:
             array = np.from_dlpack(value)
         except Exception as error:  # each library has its own for what it cannot give away
