@@ -1,5 +1,6 @@
 """`tunery hosts`: what is kept of a host, and what a check says of it."""
 
+import platform
 import shlex
 import sys
 from pathlib import Path
@@ -42,7 +43,8 @@ def test_a_host_is_kept_until_it_is_removed(run: Run) -> None:
 @pytest.mark.parametrize(
     "words",
     [("add", "here", "--connect", "ssh x"), ("add", "a/b", "--connect", "ssh x"), ("add", "x", "--connect", 'ssh "x'),
-     ("add", "x", "--connect", " "), ("remove", "nobody"), ("check", "nobody")],
+     ("add", "x", "--connect", " "), ("add", platform.node(), "--connect", "ssh x"), ("remove", "nobody"),
+     ("check", "nobody")],
 )  # fmt: skip
 def test_what_cannot_be_a_host_is_refused(run: Run, words: tuple[str, ...]) -> None:
     answer = run("hosts", *words)

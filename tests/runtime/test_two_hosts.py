@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from job_tools import (
     builds,
@@ -140,6 +141,25 @@ def test_a_host_that_is_lost_again_and_again_costs_nothing_but_time(tmp_path: Pa
     assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
     expect_nothing_held(made[0])
     wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+@pytest.mark.usefixtures("far")
+def test_a_candidate_whose_builder_was_killed_from_outside_is_built_again(tmp_path: Path) -> None:
+    killed: list[psutil.Process] = []
+
+    def kill(progress: Progress) -> None:
+        agents = [process for process in family(tmp_path) if "agent" in process.cmdline()]
+        if builds(made[0])[FAR] > 2 and agents and not killed:
+            zygote = agents[0].children()[0]
+            killed.extend(zygote.children())
+            for worker in killed:
+                worker.kill()
+
+    with runtimes() as made:
+        report = run_in(tmp_path, "fake:again?tasks=2&build_s=0.2", "60trials", on_progress=kill)
+    assert killed
+    assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
+    assert report.job.spend.trials == 60
 
 
 @pytest.mark.usefixtures("far")

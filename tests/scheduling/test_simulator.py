@@ -127,7 +127,7 @@ def test_builds_run_at_the_pace_and_distance_of_their_host_and_bring_the_end_for
     fast = MockHost("fast", cores=2, speed=2.0, delay_s=0.5)
     run = simulate(Mix({"core": 2}, (job,), (fast,)))
     assert run.makespan_s == pytest.approx(6.0)
-    assert run.bound_s == pytest.approx(4.0)
+    assert run.bound_s == pytest.approx(12 * 2.0 / (2 + 2 * 2.0 / 1.5))
     assert {row.end_s - row.start_s for row in run.gantt if "fast/core" in row.needs} == {1.5}
     assert 0.0 < run.busy["fast/core"] <= 1.0
     late = simulate(Mix({"core": 2}, (job,), (MockHost("late", 4, joins_s=4.0),)))

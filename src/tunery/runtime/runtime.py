@@ -4,6 +4,7 @@ import asyncio
 import os
 import platform
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -230,8 +231,8 @@ class Runtime:
                     with self._working(request, role, worker or self.pools.idle(role, host), cores) as grant:
                         yield grant
                 ok = True
-                if role is Role.BUILDER and worker is None:
-                    self.paces.built(host, grant.wall_s)
+                if role is Role.BUILDER and worker is None and size:
+                    self.paces.built(host, grant.wall_s / size)
             finally:
                 self.dispatch.finished(stage_id, ok=ok)
                 self._move_builds(1)
@@ -336,10 +337,11 @@ class Runtime:
     ) -> Any:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.
 
-        `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing. A
-        call that ran out of memory is not made again. A build whose host is lost is made on another one, a
-        measurement when its host is back: `losses` is how often that was so.
+        `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing: what
+        measures nothing and is killed is made twice. A call that ran out of memory is not made again. A build whose
+        host is lost is made on another one, a measurement when its host is back: `losses` is how often that was so.
         """
+        again = tries == 1 and self.pools.slot(worker) is None
         while True:
             tries -= 1
             try:
@@ -362,8 +364,9 @@ class Runtime:
                 async with self._turn.held():  # that of before has gone with the connection
                     return await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries, losses=losses + 1)
             except CrashError as error:
-                if tries <= 0 or error.out_of_memory:
+                if error.out_of_memory or (tries <= 0 and (not again or error.exitcode != -signal.SIGKILL)):
                     raise
+                again = False
 
     async def _call_elsewhere(self, worker: str, method: str, *args: object, deadline_s: float) -> Any:
         """Make a build's call on a host that is there, for the stage that holds the worker, which was lost."""

@@ -1,6 +1,7 @@
 """Runs the scheduler on a virtual clock with mock jobs: the same state machine, no waiting."""
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -90,37 +91,52 @@ def lower_bound_s(mix: Mix) -> float:
     """Return a time before which no schedule of the mix can end."""
     # Per resource: the work that arrives at or after a time cannot start before it, so each arrival gives a bound.
     work: dict[str, float] = {}
-    roaming_s = bound_s = 0.0
-    fastest = max([1.0, *(host.speed for host in mix.hosts)])
+    roaming: list[tuple[int, float]] = []  # how many cores, and for how long
+    bound_s = 0.0
     for job in sorted(mix.jobs, key=lambda job: -job.at_s):
         workers: dict[str, float] = {}
         longest_s = total_s = 0.0
         for chain in job.chains:
-            chain_s = sum(step.duration_s / (fastest if step.roams else 1.0) for step in chain)
+            chain_s = sum(_least_s(mix, step) for step in chain)
             longest_s, total_s = max(longest_s, chain_s), total_s + chain_s
             for step in chain:
                 if step.affinity:
                     workers[step.affinity] = workers.get(step.affinity, 0.0) + step.duration_s
                 for name, amount in step.needs.items():
                     if step.roams:
-                        roaming_s += amount * step.duration_s
+                        roaming.append((amount, step.duration_s))
                     else:
                         work[name] = work.get(name, 0.0) + amount * step.duration_s
         path_s = max(longest_s, total_s / job.in_flight, *workers.values(), 0.0)
         work_s = max((total / mix.resources[n] for n, total in work.items() if mix.resources.get(n)), default=0.0)
-        shared_s = _all_cores_s(mix, work.get("core", 0.0) + roaming_s, job.at_s) if roaming_s else job.at_s
-        bound_s = max(bound_s, job.at_s + path_s, job.at_s + work_s, shared_s)
+        usual_s = statistics.fmean(duration_s for _, duration_s in roaming) if roaming else 0.0
+        shared_s = [_all_cores_s(mix, work.get("core", 0.0), roaming, job.at_s, size_s)
+                    for size_s in (math.inf, usual_s) if size_s]  # fmt: skip
+        bound_s = max(bound_s, job.at_s + path_s, job.at_s + work_s, *shared_s)
     return bound_s
 
 
-def _all_cores_s(mix: Mix, work_s: float, from_s: float) -> float:
-    """Return when the cores of all hosts could have done so many core-seconds of the first host, begun at `from_s`."""
+def _least_s(mix: Mix, step: Step) -> float:
+    """Return how long a step takes where it is over soonest, networks included."""
+    hosts = mix.hosts if step.roams else ()
+    return min([step.duration_s, *(step.duration_s / host.speed + host.delay_s for host in hosts)])
+
+
+def _all_cores_s(mix: Mix, work_s: float, roaming: Iterable[tuple[int, float]], from_s: float, size_s: float) -> float:
+    """Return before when the cores of all hosts cannot have done so many core-seconds of the first host and these
+    roaming steps (cores and seconds there), begun at `from_s`.
+
+    A host's core counts by what it does of steps of `size_s`, its network included, and a step by the least of that
+    that it takes anywhere: by the duality of linear programs any size gives a bound.
+    """
+    rates = [(host, 1.0 / (1.0 / host.speed + host.delay_s / size_s)) for host in mix.hosts]
+    for cores, long_s in roaming:
+        work_s += cores * min([long_s, *(rate * (long_s / host.speed + host.delay_s) for host, rate in rates)])
     here = mix.resources.get("core", 0)
     changes = {from_s, *(at_s for host in mix.hosts for at_s in (host.joins_s, host.leaves_s) if at_s > from_s)}
     now_s = from_s
     for next_s in (*sorted(changes - {from_s, math.inf}), math.inf):
-        up = [host for host in mix.hosts if host.joins_s <= now_s < host.leaves_s]
-        rate = here + sum(host.cores * host.speed for host in up)
+        rate = here + sum(host.cores * rate for host, rate in rates if host.joins_s <= now_s < host.leaves_s)
         if rate * (next_s - now_s) >= work_s:
             return now_s + work_s / rate
         work_s -= rate * (next_s - now_s)

@@ -77,7 +77,7 @@ async def build_one(context: Context, task: Task, candidate: Candidate) -> Artif
 
 async def yardstick_candidates(context: Context, task: Task) -> tuple[Candidate, Candidate]:
     """Return a task's reference and baseline, unbuilt."""
-    async with stage(context, task, "build", Role.BUILDER) as grant:
+    async with stage(context, task, "build", Role.BUILDER, 0) as grant:
         found: tuple[Candidate, Candidate] = await context.runtime.call(
             grant.worker, "yardsticks", task, deadline_s=BUILD_DEADLINE_S, tries=2
         )

@@ -32,7 +32,8 @@ def add(
     if json:
         emit(asdict(added))
         return
-    say(f"{name} is added: jobs build there from now on; `tunery hosts check {name}` says whether it is ready")
+    say(f"{name} is added: jobs build there from now on, those of a service when that is started again; "
+        f"`tunery hosts check {name}` says whether it is ready")  # fmt: skip
 
 
 @app.command("list", epilog="Example: tunery hosts list")

@@ -17,6 +17,7 @@ CLOCK_OFF_S = 5.0
 _GREETING_S, _CHECKS_S, _PONG_S = 60.0, 300.0, 20.0
 # What commands say that fail, and what to do: the first sign that is found counts.
 _ADVICE = (
+    ("cannot run", "its first word has to be a command of this machine, such as ssh"),
     (
         "Permission denied",
         "give this user's key to the host (ssh-copy-id), or name another user in the connect command",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import stat
 from collections.abc import Sequence
@@ -59,8 +60,10 @@ def add_host(name: str, connect: str) -> AddedHost:
         UsageError: it cannot be called so, or the file cannot be written.
         HostError: the command cannot be read.
     """
-    if not _NAME.fullmatch(name) or name == HERE:
-        what = f"a host cannot be called {name!r}; take letters, digits, dots and dashes, and not {HERE!r}"
+    ours = {HERE, platform.node()}  # by which spend and reports name this machine
+    if not _NAME.fullmatch(name) or name in ours:
+        known = " or ".join(map(repr, sorted(ours)))
+        what = f"a host cannot be called {name!r}; take letters, digits, dots and dashes, and not {known}"
         raise UsageError(what)
     agent_command(connect)
     added = AddedHost(name, connect)
