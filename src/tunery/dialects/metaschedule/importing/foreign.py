@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from tunery.dialects.metaschedule.importing import dequantised
+from tunery.dialects.metaschedule.importing.integers import dequantised
 from tunery.dialects.metaschedule.importing.segments import Graph
 
 Rule = Callable[[Graph, onnx.NodeProto], str]

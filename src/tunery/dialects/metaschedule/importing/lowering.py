@@ -16,12 +16,12 @@ import onnx
 from tunery._errors import DialectError, tells_of_memory
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.clipping import restore_clips
-from tunery.dialects.metaschedule.importing.dequantised import in_numbers
 from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
+from tunery.dialects.metaschedule.importing.integers.dequantised import in_numbers
+from tunery.dialects.metaschedule.importing.integers.quantised import in_integers
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
 from tunery.dialects.metaschedule.importing.operators import own_operators
-from tunery.dialects.metaschedule.importing.quantised import in_integers
 from tunery.dialects.metaschedule.importing.rules.arrays import with_infinite_extremes
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
 from tunery.dialects.metaschedule.importing.segments import Graph, Segment, named, split

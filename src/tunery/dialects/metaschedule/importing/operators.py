@@ -10,7 +10,7 @@ from typing import Any
 from onnx.external_data_helper import uses_external_data
 
 from tunery.dialects.metaschedule._tvm import relax
-from tunery.dialects.metaschedule.importing import quantised
+from tunery.dialects.metaschedule.importing.integers import quantised
 from tunery.dialects.metaschedule.importing.mapped import tensor_of
 from tunery.dialects.metaschedule.importing.rules import arrays, elements, norms, products
 from tunery.dialects.metaschedule.importing.rules.common import Convert, emit

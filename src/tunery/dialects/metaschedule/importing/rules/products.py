@@ -7,7 +7,7 @@ import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.importing.quantised import convolved, sums_inside, unsigned
+from tunery.dialects.metaschedule.importing.integers.quantised import convolved, sums_inside, unsigned
 from tunery.dialects.metaschedule.importing.rules.common import const_like, dtype_of, emitter, shape_of, text_of
 
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127)}

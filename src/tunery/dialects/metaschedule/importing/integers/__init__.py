@@ -1,0 +1,1 @@
+"""Quantised networks in integers."""
