@@ -11,12 +11,12 @@ from base_install import EXTRA, WITHOUT
 
 from tunery._archive import new_archive
 
+pytestmark = pytest.mark.jobs
+
 _COMMANDS = """
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from tunery.cli import main
-
-pytestmark = pytest.mark.jobs
 found = []
 for words in json.loads(sys.argv[1]):
     sys.argv[1:], said, code = words, io.StringIO(), None

@@ -14,13 +14,13 @@ from tunery.domain import Environment
 from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.engines.local import ahead
 
+pytestmark = pytest.mark.jobs
+
 ROGUE = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
 PRELOAD = Environment(preload=("colorsys",))  # a module that nothing else imports
 LEFT_ALONE = """
 from tunery.domain import Environment
 from tunery.engines.local import ahead
-
-pytestmark = pytest.mark.jobs
 ahead.start(Environment())
 ahead.start(Environment())
 [nursery] = ahead._waiting.values()

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.jobs
+
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -31,8 +33,6 @@ time.sleep(1000)
 
 SLOW_PRELOAD = """
 import time
-
-pytestmark = pytest.mark.jobs
 time.sleep(1000)
 """
 

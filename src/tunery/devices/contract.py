@@ -145,7 +145,8 @@ class DeviceContract:
         early = watch.mark(full=full)
         self.work(device)
         late = watch.mark(full=full)
-        long, short = watch.since(early), watch.since(late)
+        short = watch.since(late)  # first: what goes by between the two looks is in the longer one
+        long = watch.since(early)
         assert isinstance(long, Load)
         assert long.wall_s > short.wall_s >= 0
         for share in (long.waited, long.foreign):
