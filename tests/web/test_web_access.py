@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 from web_tools import Serve, Site
 
-from tunery._errors import UsageError
+from tunery._errors import NothingFoundError, UsageError
+from tunery.cli.app import app
 from tunery.web._files import safe_name
 from tunery.web._tokens import is_whole, new_token
-from tunery.web.server import Place, parse_place
+from tunery.web.server import Place, parse_place, token_here
 
 JOB = {"model": "fake:web?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}
 
@@ -88,6 +90,68 @@ def test_a_token_ends_when_it_should(serve: Serve) -> None:
         assert (await site.client(made["token"]).get("/v1/me")).status_code == 401
 
     serve(main)
+
+
+def test_a_token_makes_none_that_outlives_it(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr")
+        place = "/v1/accounts/usr/tokens"
+        made = (await user.post(place, json={"days": 1})).json()
+        short = site.client(made["token"])
+        for days in (None, 3000):
+            assert (await short.post(place, json={"days": days})).json()["expires_at"] == made["expires_at"]
+        sooner = (await short.post(place, json={"days": 0.5})).json()["expires_at"]
+        assert sooner < made["expires_at"]
+        assert (await user.post(place, json={})).json()["expires_at"] is None
+
+    serve(main)
+
+
+def test_a_token_of_a_smaller_role_than_its_accounts_ends_only_itself(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        place = "/v1/accounts/admin/tokens"
+        [first] = (await site.admin.get(place)).json()
+        made = (await site.admin.post(place, json={"role": "reader"})).json()
+        reader = site.client(made["token"])
+        assert (await reader.delete(f"{place}/{first['id']}")).status_code == 403
+        assert (await site.admin.get("/v1/accounts")).status_code == 200
+        assert (await reader.delete(f"{place}/{made['id']}")).status_code == 204
+        assert (await reader.get("/v1/me")).status_code == 401
+
+    serve(main)
+
+
+def test_the_last_administrator_stays_one(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        refused = await site.admin.patch("/v1/accounts/admin", json={"role": "reader"})
+        assert (refused.status_code, bool(refused.json()["detail"])) == (422, True)
+        assert (await site.admin.patch("/v1/accounts/admin", json={"weight": 2.0, "role": "admin"})).status_code == 200
+        other = await site.account("eva", "admin")
+        assert (await site.admin.patch("/v1/accounts/admin", json={"role": "reader"})).status_code == 200
+        assert (await other.patch("/v1/accounts/eva", json={"role": "user"})).status_code == 422
+
+    serve(main)
+
+
+def test_who_can_write_the_store_gets_back_in(serve: Serve, tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+
+    async def main(site: Site) -> None:
+        place = "/v1/accounts/admin/tokens"
+        [first] = (await site.admin.get(place)).json()
+        assert (await site.admin.delete(f"{place}/{first['id']}")).status_code == 204
+        assert (await site.admin.get("/v1/accounts")).status_code == 401
+        asked = ["accounts", "token", "admin", "--role", "admin", "--store", store, "--json"]
+        told = await asyncio.to_thread(CliRunner().invoke, app, asked)
+        token = json.loads(told.stdout)["token"]
+        assert (await site.client(token).get("/v1/accounts")).status_code == 200
+
+    serve(main)
+    with pytest.raises(NothingFoundError):
+        token_here(store, "nobody", {})
+    with pytest.raises(UsageError):
+        token_here(store, "admin", {"role": "king"})
+    assert token_here(store, "admin", {"role": "user", "days": 1.0})["expires_at"]
 
 
 def test_the_store_holds_no_token(serve: Serve, tmp_path: Path) -> None:

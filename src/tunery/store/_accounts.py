@@ -87,23 +87,32 @@ class Accounts:
 
         self._database.write(insert)
 
-    def change(self, name: str, values: Mapping[str, Any]) -> StoredAccount:
+    def change(self, name: str, values: Mapping[str, Any], *, keep_one: str = "") -> StoredAccount:
         """Change some of an account's fields, and return it.
 
         Raises:
             NothingFoundError: there is none of this name.
+            UsageError: no account would have the role `keep_one` any more.
         """
         change = sa.update(_accounts).where(_accounts.c.name == name).values(**values)
+        holders = sa.select(_accounts.c.name).where(_accounts.c.role == keep_one).with_for_update()
+
+        def write(connection: Connection) -> None:
+            if values.get("role", keep_one) != keep_one and connection.execute(holders).scalars().all() == [name]:
+                raise UsageError(f"{name} is the last account of the role {keep_one}; give it to another one first")
+            connection.execute(change)
+
         if values:
-            self._database.write(lambda connection: connection.execute(change))
+            self._database.write(write)
         return self.get(name)
 
     def add_token(self, token: StoredToken, lifetime_s: float | None) -> StoredToken:
-        """Store a token that ends `lifetime_s` from now (None: never), and return it with its times."""
+        """Store a token that ends `lifetime_s` from now (None: never), or at its end if that is sooner; return it."""
 
         def insert(connection: Connection) -> tuple[float, float | None]:
             now = database_time(connection)
-            until = None if lifetime_s is None else now + lifetime_s
+            ends = [token.expires_at, None if lifetime_s is None else now + lifetime_s]
+            until = min((end for end in ends if end is not None), default=None)
             row = {name: getattr(token, name) for name in ("digest", "account", "label", "role")}
             connection.execute(sa.insert(_tokens).values(**row, created_at=now, expires_at=until))
             return now, until

@@ -60,7 +60,7 @@ async def change(
 
     def write(store: Store) -> StoredAccount:
         check_match(if_match, AccountOut.of(store.accounts.get(name)).model_dump_json())
-        return store.accounts.change(name, values)
+        return store.accounts.change(name, values, keep_one=ADMIN)
 
     return _tagged(response, AccountOut.of(await service.store.write(write)))
 
@@ -80,18 +80,24 @@ async def tokens(name: Name, service: TheService, caller: Reader) -> list[TokenO
 
 @router.post("/accounts/{name}/tokens", status_code=201)
 async def add_token(name: Name, token: TokenIn, service: TheService, caller: Reader) -> NewToken:
-    """Make a token. Its text is in this answer and nowhere else."""
+    """Make a token, which ends no later than the one that makes it. Its text is in this answer and nowhere else."""
     _check_own(caller, name)
     if ROLES.index(token.role) > ROLES.index(caller.role):
         raise RefusedError(403, "role", f"a token of the role {caller.role} cannot make one of the role {token.role}")
+    until = caller.token.expires_at if caller.token else None
+    return await service.store.write(lambda store: make_token(store, name, token, until))
+
+
+def make_token(store: Store, name: str, token: TokenIn, until: float | None = None) -> NewToken:
+    """Make a token of an account that ends by `until` (database's clock; None: as the token says).
+
+    Raises:
+        NothingFoundError: there is no such account.
+    """
+    store.accounts.get(name)
     text, lifetime_s = new_token(), None if token.days is None else token.days * _DAY_S
-    stored = StoredToken(digest_of(text), name, token.label, token.role)
-
-    def add(store: Store) -> StoredToken:
-        store.accounts.get(name)
-        return store.accounts.add_token(stored, lifetime_s)
-
-    shown = TokenOut.of(await service.store.write(add))
+    stored = StoredToken(digest_of(text), name, token.label, token.role, expires_at=until)
+    shown = TokenOut.of(store.accounts.add_token(stored, lifetime_s))
     return NewToken(**shown.model_dump(), token=text)
 
 
@@ -99,8 +105,12 @@ async def add_token(name: Name, token: TokenIn, service: TheService, caller: Rea
 async def drop_token(
     name: Name, token: Annotated[str, InPath(pattern="^[0-9a-f]{12}$")], service: TheService, caller: Reader
 ) -> None:
-    """End a token."""
+    """End a token; one whose role is below its account's ends only itself."""
     _check_own(caller, name)
+    mine = caller.token
+    if mine is not None and caller.role != caller.account.role and not mine.digest.startswith(token):
+        raise RefusedError(403, "role", f"a token of the role {caller.role} ends no other; use one of the account's "
+                           f"own role, {caller.account.role}")  # fmt: skip
     await service.store.write(lambda store: store.accounts.drop_token(name, token))
 
 

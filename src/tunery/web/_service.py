@@ -11,7 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from tunery.domain import JobStatus
 from tunery.domain.request import MOST_PRIORITY
 from tunery.service.manager import JobManager
-from tunery.store import AsyncStore, StoredAccount
+from tunery.store import AsyncStore, StoredAccount, StoredToken
 from tunery.web._hub import Hub
 from tunery.web._problems import RefusedError
 from tunery.web._tokens import digest_of, is_whole
@@ -49,10 +49,11 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the account, and what its token lets it do."""
+    """Who asks: the account, what its token lets it do, and the token (None: the user of a local service)."""
 
     account: StoredAccount
     role: str
+    token: StoredToken | None = None
 
     def may_see(self, status: JobStatus) -> bool:
         """Tell whether a job is the caller's, who may be an administrator."""
@@ -89,7 +90,11 @@ async def caller_of(
     if found is None:
         raise RefusedError(401, "token", "the token is unknown or has expired; ask an administrator for a new one")
     account, token = found
-    return Caller(account, min(account.role, token.role, key=ROLES.index))
+    return Caller(account, _role(account, token), token)
+
+
+def _role(account: StoredAccount, token: StoredToken) -> str:
+    return min(account.role, token.role, key=ROLES.index)
 
 
 def at_least(caller: Caller, role: str) -> Caller:

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,15 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from pydantic import ValidationError
 
-from tunery._errors import StoreError, UsageError
+from tunery._errors import StoreError, UsageError, misfit
 from tunery._locks import open_lock
 from tunery.service.manager import JobManager
 from tunery.store import Store, StoredAccount, StoredToken, open_store
+from tunery.web._bodies import TokenIn
 from tunery.web._limits import PatientConnection
+from tunery.web._people import make_token
 from tunery.web._retention import forget
 from tunery.web._service import ADMIN
 from tunery.web._tokens import digest_of, new_token
@@ -260,6 +263,21 @@ def own_socket(path: Path) -> Iterator[socket.socket]:
             yield listening
         finally:
             path.unlink(missing_ok=True)
+
+
+def token_here(store: str, name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a token of an account for whoever can write the store, with no service and no login; else as `TokenIn`.
+
+    Raises:
+        UsageError: no token can be so.
+        NothingFoundError: there is no such store or account.
+    """
+    try:
+        token = TokenIn.model_validate(wanted)
+    except ValidationError as error:
+        raise UsageError(f"the token's {misfit(error.errors())}") from None
+    with open_store(store, create=False) as opened:
+        return make_token(opened, name, token).model_dump(mode="json")
 
 
 def first_token(store: Store) -> str:

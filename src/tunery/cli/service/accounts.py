@@ -8,7 +8,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server
+from tunery.cli.console.remote import Server, server_of
 
 app = typer.Typer(help="Create and list the accounts of a service; make, list and end tokens.", no_args_is_help=False)
 AccountName = Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, dots and dashes.")]
@@ -90,14 +90,24 @@ def token(
     days: Annotated[float | None, typer.Option("--days", help="How long it holds; else for ever.")] = None,
     label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
     server: Server = "",
+    store: Annotated[
+        str, typer.Option("--store", help="On the service's machine, without a login: the store, a file or a URL.")
+    ] = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Make another token of an account, which is shown this once."""
-    from tunery.web.client import connect
+    wanted = {"role": role, "days": days, "label": label}
+    url = server_of(server, store)
+    if store:
+        from tunery.web.server import token_here
 
-    with connect(server) as service:
-        made = service.create_token(name, {"role": role, "days": days, "label": label})
+        made = token_here(store, name, wanted)
+    else:
+        from tunery.web.client import connect
+
+        with connect(url) as service:
+            made = service.create_token(name, wanted)
     _print_token(name, made, as_json=json)
 
 
@@ -148,4 +158,5 @@ def _print_token(name: str, made: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         emit({"account": name, **made})
     else:
-        say(f"{made['token']}\nis the token of {name}, of the role {made['role']}; it is shown this once")
+        until = f", until {str(made['expires_at'])[:16].replace('T', ' ')} UTC" if made["expires_at"] else ""
+        say(f"{made['token']}\nis the token of {name}, of the role {made['role']}{until}; it is shown this once")
