@@ -13,6 +13,7 @@ outputs = network(image)
 Nothing heavy is imported before it is used. Everything that is not named here is private.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tunery._api import Benchmark, CompiledModel, Model, Placed, Planned, Tuned, load
@@ -49,30 +50,28 @@ __all__ = [
 ]  # fmt: skip
 
 
+_ELSEWHERE = {
+    "InferenceSession": "tunery.delivery.files.inference_session",
+    "ServiceClient": "tunery.web.client",
+    "bundle": "tunery.delivery.files.bundling",
+    "combine": "tunery.delivery.files.combining",
+    "connect": "tunery.web.client",
+    "load_compiled": "tunery.delivery.files.loading",
+}
+
+
 def __getattr__(name: str) -> object:
-    if name == "bundle":
-        from tunery.delivery.files.bundling import bundle
-
-        return bundle
-    if name == "combine":
-        from tunery.delivery.files.combining import combine
-
-        return combine
-    if name == "load_compiled":
-        from tunery.delivery.files.loading import load_compiled
-
-        return load_compiled
-    if name == "InferenceSession":
-        from tunery.delivery.files.inference_session import InferenceSession
-
-        return InferenceSession
-    if name in {"ServiceClient", "connect"}:
-        from tunery.web import client
-
-        found: object = getattr(client, name)
+    if name == "torch":
+        return import_module("tunery.torch")
+    if name in _ELSEWHERE:
+        found: object = getattr(import_module(_ELSEWHERE[name]), name)
         return found
     if name == "__version__":
         from importlib.metadata import version
 
         return version("tunery")
     raise AttributeError(f"module 'tunery' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -102,6 +102,25 @@ class Archive:
         """The members beside manifest and signature, in their order, with their bytes."""
         return {name: info.file_size for name, info in self._infos.items() if name not in {MANIFEST, SIGNATURE}}
 
+    def damaged(self) -> list[str]:
+        """Return the members, of all targets and shapes, that are not what the manifest says; it reads the whole file.
+
+        Of those that an earlier version wrote without digests the checksums are compared.
+        """
+        told_of = self._told_of if isinstance(self._told_of, dict) else {}
+        return [name for name in self.sizes if not self._is_whole(self._infos[name], told_of.get(name))]
+
+    def _is_whole(self, info: zipfile.ZipInfo, told: object) -> bool:
+        digests = told if isinstance(told, dict) and "sha256" in told else {"sha256": None, "bytes": info.file_size}
+        if info.compress_type != zipfile.ZIP_STORED or not _fits(info, digests):
+            return False
+        try:
+            with self._zip.open(info) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # reads as a file does
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
+            return False
+        return digests["sha256"] in {None, found}
+
     def extract(self, name: str, path: Path, told: Mapping[str, Any] | None = None) -> None:
         """Write a member to a new file; `told` as for `open`.
 
@@ -267,8 +286,10 @@ def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
                 if digest and found.digest != digest:
                     raise ArchiveError("it was replaced while it was being read")
                 yield found
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeError, RuntimeError) as error:
-            raise ArchiveError(str(error) or "it is cut short") from error
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise ArchiveError("it is cut short or damaged, or never was one") from error
+        except (NotImplementedError, UnicodeError, RuntimeError) as error:
+            raise ArchiveError(str(error) or "it is damaged") from error
 
 
 def part_of(digest: str, shape: int, target: int | None = None) -> str:

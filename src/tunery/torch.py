@@ -21,11 +21,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch._dynamo
-
 from tunery._errors import TuneryError, UsageError
 from tunery._extras import pip_install
+
+try:
+    import torch
+    import torch._dynamo
+except ModuleNotFoundError as error:
+    raise UsageError(f"tunery.torch needs {error.name}, which is not installed: {pip_install('torch')}") from None
+
 from tunery._settings import cache_directory
 from tunery.delivery.files.loading import Trusted, load_compiled
 

@@ -1,5 +1,7 @@
 """The Python face: a chain of immutable steps whose order is enforced."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,15 @@ def test_everything_that_is_promised_is_there() -> None:
     assert all(hasattr(tunery, name) for name in tunery.__all__)
     assert tunery.__version__ == "0.1.0"
     assert issubclass(tunery.BudgetError, tunery.UsageError)
+
+
+def test_everything_public_is_listed_and_torch_is_asked_for_only_when_it_is_used() -> None:
+    assert set(tunery.__all__) <= set(dir(tunery))
+    code = (
+        "import sys; import tunery; assert 'torch' not in sys.modules; sys.modules['torch'] = None\n"
+        "for used in (lambda: tunery.torch.wrap, lambda: __import__('tunery.torch')):\n"
+        "    try: used()\n"
+        "    except tunery.UsageError as error: assert 'pip install' in str(error)\n"
+        "    else: raise SystemExit('it was imported')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -47,6 +47,23 @@ def test_a_file_says_what_it_takes_and_gives(file: Path, run: Run) -> None:
     assert f"{answer.data['inputs'][0]['dtype']}{answer.data['inputs'][0]['shape']}" in shown
 
 
+def test_damage_is_told(file: Path, tmp_path: Path, run: Run) -> None:
+    assert not inspect(file).damaged
+    [*members] = inspect(file).members
+    with zipfile.ZipFile(file) as archive:
+        place = archive.getinfo(members[0]).header_offset + 5000  # behind the padding
+    damaged, data = tmp_path / "damaged.tunery", bytearray(file.read_bytes())
+    data[place] ^= 1
+    damaged.write_bytes(data)
+    assert inspect(damaged).damaged == members[:1]
+    assert [run("inspect", str(damaged), *json).code for json in ((), ("--json",))] == [1, 1]
+    short, model = tmp_path / "short.tunery", tmp_path / "model.onnx"
+    for path in (short, model):
+        path.write_bytes(file.read_bytes()[:-100])
+        assert run("inspect", str(path)).code == 2
+    assert str(model) not in run("inspect", str(model)).err.partition("`")[2], "it would be lost"
+
+
 @pytest.mark.jobs
 def test_a_file_says_where_it_comes_from(tmp_path: Path, run: Run) -> None:
     request = Request("fake:net?tasks=2", dialect="fake", store=str(tmp_path / "s.db"))

@@ -165,6 +165,8 @@ def test_shapes_and_rivals_are_read() -> None:
     for wrong in (["n=1,4", "t=1,2,3"], ["n=1,1"], ["n=1,"], ["n=1", "n=2"]):
         with pytest.raises(UsageError):
             parse_shapes(wrong)
+    with pytest.raises(UsageError, match="image=1x3x64x64"):
+        parse_shapes(["image=1,3,64,64"])
     assert parse_rivals("untuned, onnxruntime,untuned") == ("untuned", "onnxruntime")
     assert parse_rivals("") == ()
 

@@ -203,7 +203,9 @@ for wrong in (
     print(c.tunery_error().decode())
 for directory in sys.argv[2:]:
     assert not c.tunery_open(directory.encode(), 1)
-    print(c.tunery_error().decode())
+    why = c.tunery_error().decode()
+    assert c.tunery_bind_input(None, 0, place, size(4)) == c.tunery_run(None) == -1 and c.tunery_error().decode() == why
+    print(why)
 assert not c.tunery_open(None, 1) and not c.tunery_open((sys.argv[1] + "/network").encode(), -1)
 assert c.tunery_shapes(network) == 1 and c.tunery_shape(network, 0)[:2] == [1, 784] and not c.tunery_shape(network, 1)
 assert c.tunery_set_shape(network, (ctypes.c_int64 * 2)(1, 784), 2) == 0

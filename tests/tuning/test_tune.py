@@ -103,7 +103,9 @@ def test_a_budget_that_only_reads_the_model_says_so(tmp_path: Path) -> None:
     report = run_in(tmp_path, "fake:slow?tasks=1&extract_s=2", "2s")
     assert (report.job.spend.trials, report.job.tasks[0].best_s) == (0, None)
     assert "give a larger --budget" in report.job.message
-    assert report.job.message in tune_text(report, request_in(tmp_path, "fake:slow"))
+    said = tune_text(report, request_in(tmp_path, "fake:slow"), output=Path("mine.tunery"))
+    assert report.job.message in said
+    assert "-o mine.tunery" in said
 
 
 def test_time_that_the_finals_do_not_need_is_not_kept_for_them(tmp_path: Path) -> None:

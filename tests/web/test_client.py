@@ -1,6 +1,8 @@
 """The chain of the Python API at a service, and commands there beside the same commands on its store."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,14 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import typer
 from dashboard_site import Served, matmul_model, served
 from typer.testing import CliRunner
 
 import tunery
 from tunery.cli.app import app
+from tunery.cli.console.following import followed
+from tunery.delivery.files.inspection import inspect
 from tunery.domain.request import Progress
 
 pytestmark = pytest.mark.jobs
@@ -65,8 +70,40 @@ def test_the_chain_at_a_service_is_the_one_of_this_machine(site: Served, tmp_pat
 
 
 def test_a_model_of_this_machine_is_sent_and_one_that_is_none_is_told(site: Served, tmp_path: Path) -> None:
-    with tunery.connect(site.url, site.admin_token) as client, pytest.raises(tunery.UsageError, match="cannot be read"):
+    with tunery.connect(site.url, site.admin_token) as client, pytest.raises(tunery.UsageError) as refused:
         client.load(tmp_path / "missing.onnx").on(dialect="fake").tune()
+    assert "missing.onnx" in str(refused.value)
+
+
+def test_a_job_that_was_left_can_be_come_back_to_for_its_file(
+    site: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    file = tmp_path / "my net.tunery"
+    asked = {"kind": "tune", "model": "fake:left?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}
+    with tunery.connect(site.url, site.admin_token) as client:
+        job = client.submit({**asked, "deliver": True})["id"]
+        bare = client.submit(asked)["id"]
+    following = followed(verbose=False, server=site.url, output=file)
+    following.__enter__().began(job)
+    with pytest.raises(typer.Exit):
+        following.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    [advised] = re.findall("`tunery (.*)`", capsys.readouterr().err)
+    done = CliRunner().invoke(app, shlex.split(advised))
+    assert done.exit_code == 0, done.output
+    assert inspect(file).file.dialect == "fake"
+    other = tmp_path / "other"
+    assert CliRunner().invoke(app, ["jobs", "watch", bare, "-o", str(other), "--server", site.url]).exit_code
+    assert not other.exists()
+
+
+def test_what_is_no_url_and_no_job_is_refused_before_anything_is_asked(site: Served) -> None:
+    with pytest.raises(tunery.UsageError, match="http://"):
+        tunery.connect("127.0.0.1:7433", "token")
+    with tunery.connect(site.url, site.admin_token) as client:
+        for wrong in ("ab67", "../accounts", ""):
+            with pytest.raises(tunery.UsageError, match="jobs list"):
+                client.job(wrong)
 
 
 def test_commands_at_a_service_answer_as_on_its_store(

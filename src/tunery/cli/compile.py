@@ -85,7 +85,7 @@ def compile_(
 
         path = fetched_file(request, output, force=force)
         more = {**options.fill_of(guess), **({"any_shape": True} if any_shape else {})}
-        with connect(url) as service, watching(service, verbose=verbose) as watcher:
+        with connect(url) as service, watching(service, verbose=verbose, output=path, force=force) as watcher:
             report, network = compile_there(service, request, path, more, watcher)
         if json:
             emit(compile_data(report))

@@ -71,21 +71,21 @@ def tune(
         if engine:
             raise UsageError("--engine is for this machine, not for a service; leave it out, or leave out --server")
         file = fetched_file(request, output, force=force) if output else None
-        _tune_there(url, request, file, server, as_json=json, verbose=verbose)
+        _tune_there(url, request, file, server, force=force, as_json=json, verbose=verbose)
         return
     file = network_file(request, output, force=force) if output else None
     run(request, file, rivals, force=force, as_json=json, verbose=verbose)
 
 
 def _tune_there(
-    url: str, request: "Request", output: Path | None, server: str, *, as_json: bool, verbose: bool
+    url: str, request: "Request", output: Path | None, server: str, *, force: bool, as_json: bool, verbose: bool
 ) -> None:
     """Tune at a service, and fetch the compiled network; what is advised names the `server` that was given."""
     from tunery.service.resuming import report_from
     from tunery.web.client import connect, fetch, run_there
 
     with connect(url) as service:
-        with watching(service, verbose=verbose) as watcher:
+        with watching(service, verbose=verbose, output=output, force=force) as watcher:
             status, began = run_there(service, request, {"deliver": output is not None}, watcher)
         if not began or status.state is not JobState.DONE:
             report(status, as_json=as_json)
@@ -134,7 +134,7 @@ def run(
     if as_json:
         emit(_data(tuned, compiled, compared))
     else:
-        _print(tuned, request, compiled, compared, verbose=verbose)
+        _print(tuned, request, compiled, compared, output=output, verbose=verbose)
     if exit_code is not None:
         raise typer.Exit(exit_code)
 
@@ -213,6 +213,7 @@ def _print(
     compared: "BenchReport | None",
     server: str = "",
     *,
+    output: Path | None = None,
     verbose: bool,
 ) -> None:
     from tunery.cli.console.left_out import of_tune
@@ -220,6 +221,9 @@ def _print(
     from tunery.reports.text import tune_text
 
     left_out = of_tune(report, request) if verbose else []
-    say(tune_text(report, request, compiled, compared, width(), verbose=verbose, left_out=left_out, server=server))
+    said = tune_text(
+        report, request, compiled, compared, width(), verbose=verbose, left_out=left_out, server=server, output=output
+    )
+    say(said)
     if compiled and compiled.model_changed and MODEL_CHANGED not in report.job.message:
         say(MODEL_CHANGED)

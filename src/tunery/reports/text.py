@@ -52,11 +52,12 @@ def tune_text(
     verbose: bool = False,
     left_out: Sequence[str] = (),
     server: str = "",
+    output: Path | None = None,
 ) -> str:
     """Return the table of a finished or stopped job, what was `compiled` and `compared`, and how to use it.
 
-    A command that is advised names the `server` ("": none need be named). With `verbose` it also says how often the
-    filter was wrong; `left_out` are the lines of `left_out_lines`.
+    A command that is advised names the `server` ("": none need be named) and the `output` that was asked for. With
+    `verbose` it also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`.
     """
 
     job, no_kernels = report.job, compiled is not None and compiled.no_kernels
@@ -77,7 +78,7 @@ def tune_text(
         *left_out,
         *cost_lines(replace(job, outlook=()) if no_kernels else job),
         f"stored in   {report.store}",
-        *_usage(report, request, Path(compiled.path) if compiled else None, server),
+        *_usage(report, request, Path(compiled.path) if compiled else output, server, build=compiled is None),
     ]
     return "\n".join(lines)
 
@@ -254,14 +255,13 @@ def cost_lines(job: JobStatus) -> list[str]:
     return lines
 
 
-def _usage(report: "TuneReport", request: "Request", output: Path | None, server: str) -> list[str]:
+def _usage(report: "TuneReport", request: "Request", output: Path | None, server: str, *, build: bool) -> list[str]:
     path = str(output or file_name(report.network.name, request))
     there = ["--server", shlex.quote(server)] if server else []
     words = " ".join([shlex.quote(request.model), *asked(request), "-o", shlex.quote(path), *there])
-    build = [] if output else [f"to use it   tunery compile {words}"]
     return [
-        *build,
-        f"{'to use it' if output else '':<11} import tunery{_there(request)}",
+        *([f"to use it   tunery compile {words}"] if build else []),
+        f"{'' if build else 'to use it':<11} import tunery{_there(request)}",
         f"            network = tunery.load_compiled({json.dumps(path, ensure_ascii=False)})",
         f"            outputs = {call(report.network)}",
     ]

@@ -1,8 +1,9 @@
 """Following a job of a service, and saying how it stands."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """Shows a job as it goes: of this user's service, or of the one at `server`."""
+    """Shows a job as it goes: of this user's service, or of the one at `server`; `fetch` are options of a file's."""
 
-    def __init__(self, live: "LiveLine", server: str) -> None:
-        self._live, self._job, self._server = live, "", server
+    def __init__(self, live: "LiveLine", server: str, fetch: Sequence[str]) -> None:
+        self._live, self._job = live, ""
+        self._options = [*fetch, *(["--server", server] if server else [])]
 
     def began(self, job_id: str) -> None:
         """Note the job's id, and say it."""
@@ -36,17 +38,18 @@ class Follower:
         """Say how to come back."""
         self._live.close()
         if self._job:
-            where = f" --server {shlex.quote(self._server)}" if self._server else ""
-            remark(f"job {self._job} goes on; come back with `tunery jobs watch {self._job}{where}`")
+            again = shlex.join(["tunery", "jobs", "watch", self._job, *self._options])
+            remark(f"job {self._job} goes on; come back with `{again}`")
 
 
 @contextmanager
-def followed(*, verbose: bool, server: str = "") -> Iterator[Follower]:
-    """Follow a job in the block; a Ctrl-C ends the following, not the job."""
+def followed(*, verbose: bool, server: str = "", output: Path | None = None, force: bool = False) -> Iterator[Follower]:
+    """Follow a job in the block, whose file goes to `output`; a Ctrl-C ends the following, not the job."""
     from tunery.cli.console.live import LiveLine
 
+    fetch = [] if output is None else ["-o", str(output), *(["--force"] if force else [])]
     with LiveLine(verbose=verbose) as live:
-        follower = Follower(live, server)
+        follower = Follower(live, server, fetch)
         try:
             yield follower
         except KeyboardInterrupt:

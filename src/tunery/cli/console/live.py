@@ -126,7 +126,8 @@ def line(progress: "Progress") -> str:
         parts.append(f"{progress.trials}{planned} trials")
     if progress.best_s is not None:
         untuned = f" (untuned {milliseconds(progress.baseline_s)})" if progress.baseline_s else ""
-        parts.append(f"sum of tasks {milliseconds(progress.best_s)} ms{untuned}")
+        how = "" if progress.phase == "finals" else ", in short races,"
+        parts.append(f"sum of tasks{how} {milliseconds(progress.best_s)} ms{untuned}")
     earlier = f" (and {duration(progress.earlier_s)} in earlier runs)" if progress.earlier_s >= 1 else ""
     parts.append(f"{duration(progress.elapsed_s)} gone{earlier}")
     if progress.remaining_s is not None:

@@ -181,7 +181,9 @@ def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
     count = max(counts, default=1)
     bindings = [{name: values[at % len(values)] for name, values in found.items()} for at in range(count)]
     if any(one in bindings[:at] for at, one in enumerate(bindings)):
-        raise UsageError("--shape has the same values twice; give each once")
+        name, values = max(found.items(), key=lambda one: len(one[1]))
+        one = "x".join(str(size) for value in values for size in value)
+        raise UsageError(f"--shape has the same values twice; give each once, or write {name}={one} for one shape")
     return bindings
 
 

@@ -102,9 +102,14 @@ def own_store(socket: str) -> str:
 
 
 @contextmanager
-def watching(service: "ServiceClient", *, verbose: bool) -> "Iterator[Watcher]":
-    """Show the job that is done in the block as it goes; a Ctrl-C ends the watching, not the job."""
+def watching(
+    service: "ServiceClient", *, verbose: bool, output: Path | None = None, force: bool = False
+) -> "Iterator[Watcher]":
+    """Show the job that is done in the block as it goes; a Ctrl-C ends the watching, not the job.
+
+    It says how to come back, and to have the job's file at `output`.
+    """
     from tunery.web.client import Watcher
 
-    with followed(verbose=verbose, server=service.name) as live:
+    with followed(verbose=verbose, server=service.name, output=output, force=force) as live:
         yield Watcher(remark, live.began, live.show)

@@ -35,9 +35,11 @@ def inspect(
     found = read(file, trusted or None)
     if json:
         emit(said_in(found))
-        return
-    for name, text in _lines(found, verbose=verbose):
-        say(f"{name:<13} {text.translate(_ONE_LINE)}")
+    else:
+        for name, text in _lines(found, verbose=verbose):
+            say(f"{name:<13} {text.translate(_ONE_LINE)}")
+    if found.damaged:
+        raise typer.Exit(1)
 
 
 _ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r"})
@@ -66,6 +68,8 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
         yield from (("input", text) for text in tensors(file.inputs))
         yield from (("output", text) for text in tensors(file.outputs))
     yield "members", ", ".join(f"{name} {_size(count)}" for name, count in found.members.items()) or "none"
+    if found.damaged:
+        yield "damaged", f"{', '.join(found.damaged)}: not what was written; compile it again, it cannot be loaded"
     if file.segments:
         yield "segments", f"{len(file.segments)} that ONNX Runtime runs, {_size(sum(file.segments))}"
     if file.origin is None:

@@ -10,7 +10,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.following import followed, report, summary
-from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.output import emit, output_path, say, width
 from tunery.cli.console.remote import Server, Socket, own_service, server_of, service_at, service_or_none
 
 if TYPE_CHECKING:
@@ -245,16 +245,34 @@ def _report(job: Mapping[str, Any], *, as_json: bool) -> None:
 @app.command("watch", epilog="Example: tunery jobs watch 3f2a9c01b7de")
 def watch(
     job: JobId,
+    *,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="Fetch the network that it compiles to this file.")
+    ] = "",
+    force: options.Force = False,
     socket: Socket = "",
     server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Follow a job of a service to its end; Ctrl-C leaves it running."""
-    with service_at(server, socket) as service, followed(verbose=verbose, server=service.name) as live:
-        live.began(service.job(job)["id"])
-        ended = service.follow(job, live.show)
+    from tunery._outputs import NETWORK, check_output
+    from tunery.domain import JobState
+    from tunery.web.client import fetch, status_of
+
+    file = output_path(output, f"{job}.tunery") if output else None
+    if file is not None:
+        check_output(file, NETWORK, force=force)
+    with service_at(server, socket) as service:
+        with followed(verbose=verbose, server=service.name, output=file, force=force) as live:
+            live.began(service.job(job)["id"])
+            ended = service.follow(job, live.show)
+        status = status_of(ended)
+        if file is not None and status.state is JobState.DONE:
+            fetch(service, status, ended["answer"] or {}, file)
     _report(ended, as_json=json)
+    if file is not None and not json and status.state is JobState.DONE:
+        say(f"written to {file}")
 
 
 @app.command("cancel", epilog="Example: tunery jobs cancel 3f2a9c01b7de")

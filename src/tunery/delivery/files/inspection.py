@@ -1,6 +1,5 @@
 """What a compiled file says of itself, read without loading it; nothing in it is believed to be well formed."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from tunery._archive import Archive, ArchiveError, lacking_in, open_archive
 from tunery._errors import UsageError, misfit
-from tunery.delivery.files.loading import Trusted, check_trusted
+from tunery.delivery.files.loading import Trusted, check_trusted, write_one
 from tunery.domain import shape_text
 
 _MOST = 4096
@@ -89,7 +88,8 @@ class Inspection:
 
     `signature` is `none`, `unchecked`, or `trusted` where it was checked. `file` is what it would be loaded as here, of
     `targets`: those that a file for several processors holds, the best first; else the file alone. Of a file for
-    several shapes, `shapes` are all that it holds, and `file` is the first.
+    several shapes, `shapes` are all that it holds, and `file` is the first. `damaged` are the members that
+    are not what its manifest says.
     """
 
     path: str
@@ -100,6 +100,7 @@ class Inspection:
     file: CompiledFile
     targets: list[CompiledFile]
     shapes: list[CompiledFile]
+    damaged: list[str]
 
 
 _MANIFEST = TypeAdapter(CompiledFile)
@@ -115,7 +116,7 @@ def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
             by a trusted key.
     """
     path = Path(path)
-    again = f"write one with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+    again = write_one(path)
     try:
         size_bytes = path.stat().st_size
         with open_archive(path) as archive:
@@ -137,7 +138,9 @@ def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) ->
         targets = [_MANIFEST.validate_python(one) for one in archive.targets]
         file = targets[archive.targets.index(archive.manifest)]
         shapes = [_MANIFEST.validate_python(one) for one in archive.shapes]
-        return Inspection(str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets, shapes)
+        return Inspection(
+            str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets, shapes, archive.damaged()
+        )
     except ValidationError as error:
         raise ArchiveError(f"in its manifest {misfit(error.errors())}") from None
 

@@ -148,7 +148,7 @@ def _shaped(path: Path, threads: int | None, found: _Identified) -> ShapedNetwor
 
 
 def _identified(path: Path, trusted: Trusted | None) -> _Identified:
-    again = f"write one with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+    again = write_one(path)
     try:
         name, digest, shapes = _identify(path, trusted)
         return _Identified(name, NetworkCompiler.of(get_dialect(name)), digest, shapes)
@@ -159,7 +159,13 @@ def _identified(path: Path, trusted: Trusted | None) -> _Identified:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; {again}") from error
     except (ArchiveError, ValueError) as error:
-        raise UsageError(f"{path} is not a compiled network; {again}") from error
+        raise UsageError(f"{path} is not a compiled network: {error}; {again}") from error
+
+
+def write_one(path: Path) -> str:
+    """Return the advice to write a compiled file: to `path`, unless something else is there that would be lost."""
+    place = path if path.suffix == ".tunery" or not path.exists() else path.with_name(f"{path.stem}.tunery")
+    return f"write one with `tunery compile MODEL -o {shlex.quote(str(place))}`"
 
 
 def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str, list[dict[str, Any]]]:

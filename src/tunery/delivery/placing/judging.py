@@ -69,11 +69,7 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
         finally:
             contestants.close()
     ours_s, theirs_s = (median(side) for side in zip(*turns, strict=True))
-    slower = (
-        f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms with tunery's kernels"
-        if slow
-        else ""
-    )
+    slower = f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled" if slow else ""
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if kernels else 0.0
     return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes)

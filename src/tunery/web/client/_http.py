@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import socket
 import stat
 import struct
@@ -38,6 +39,8 @@ class ServiceClient:
 
     def __init__(self, url: str, token: str = "", own: Path | None = None) -> None:
         self.url, self._own = url.rstrip("/"), own
+        if not self.url.startswith(("http://", "https://")):
+            raise UsageError(f"{url!r:.200} is no URL; write http:// or https:// before it")
         more: dict[str, Any] = {"transport": httpx.HTTPTransport(uds=str(own))} if own else {}
         self._http = httpx.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=_TIMEOUT_S,
@@ -126,7 +129,7 @@ class ServiceClient:
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Return how a job stands."""
-        return self._json("GET", f"/v1/jobs/{job_id}")
+        return self._json("GET", _place(job_id))
 
     def jobs(self, limit: int = 50) -> list[dict[str, Any]]:
         """Return the account's latest jobs."""
@@ -140,18 +143,18 @@ class ServiceClient:
 
     def log(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Yield what has happened to a job so far."""
-        with self._streamed(f"/v1/jobs/{job_id}/events", {"Accept": "application/jsonl"}) as answer:
+        with self._streamed(f"{_place(job_id)}/events", {"Accept": "application/jsonl"}) as answer:
             for line in answer.iter_lines():
                 yield json.loads(line)
 
     def failures(self, job_id: str) -> list[dict[str, Any]]:
         """Return the latest candidates of a job that failed, and why."""
-        found: Any = self._json("GET", f"/v1/jobs/{job_id}/failures")
+        found: Any = self._json("GET", f"{_place(job_id)}/failures")
         return list(found)
 
     def act(self, job_id: str, what: str) -> dict[str, Any]:
         """Cancel, pause or resume a job."""
-        return self._json("POST", f"/v1/jobs/{job_id}:{what}")
+        return self._json("POST", f"{_place(job_id)}:{what}")
 
     def follow(self, job_id: str, on_event: Callable[[str, dict[str, Any]], None] = lambda *_: None) -> dict[str, Any]:
         """Follow a job to its end and return it; where the service goes away, wait for it and go on."""
@@ -171,7 +174,7 @@ class ServiceClient:
 
     def download(self, job_id: str, path: Path) -> None:
         """Write a job's compiled network to a file."""
-        self._fetch(f"/v1/jobs/{job_id}/file", path)
+        self._fetch(f"{_place(job_id)}/file", path)
 
     def export_records(self, path: Path, network: str = "") -> int:
         """Write the records that the account's jobs have made, of one network or of all, to a file; return how many."""
@@ -255,7 +258,7 @@ class ServiceClient:
     def _events(self, job_id: str, last: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         headers = {"Last-Event-ID": last} if last else {}
         number, kind = "", ""
-        with self._streamed(f"/v1/jobs/{job_id}/events", headers) as answer:
+        with self._streamed(f"{_place(job_id)}/events", headers) as answer:
             for line in answer.iter_lines():
                 name, _, value = line.partition(": ")
                 if name == "id":
@@ -332,6 +335,12 @@ def connect(url: str = "", token: str = "") -> ServiceClient:
     if not url or not token:
         raise UsageError(f"nobody has logged in{f' at {url}' * bool(url)}; log in with `tunery login {url or 'URL'}`")
     return ServiceClient(url, token)
+
+
+def _place(job_id: str) -> str:
+    if not re.fullmatch("[0-9a-f]{12}", job_id):
+        raise UsageError(f"{job_id!r:.60} is no job: its id has twelve hex digits, and `tunery jobs list` shows it")
+    return f"/v1/jobs/{job_id}"
 
 
 def _error(answer: httpx.Response) -> UsageError | WorkError | NothingFoundError:

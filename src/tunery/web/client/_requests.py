@@ -136,6 +136,10 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
     else:
         _check_elsewhere(request)
         if not model.startswith(("zoo:", *(f"{name}:" for name in request.dialects))):
+            if not Path(model).exists():
+                raise UsageError(
+                    f"there is no file {model!r}; give an .onnx or .pt2 file, or a zoo:NAME from `tunery zoo list`"
+                )
             watcher.say("sending the model")
             model = service.upload(Path(model))
     return {

@@ -65,7 +65,7 @@ struct tunery_network {
 static pthread_once_t settled = PTHREAD_ONCE_INIT;
 static char missing[600]; /* why there is no TVM */
 static _Atomic int forks, pooled, alone; /* alone: the threads of TVM's pool are those of a parent */
-static _Thread_local char failure[1024];
+static _Thread_local char failure[1024], unopened[1024]; /* why tunery_open has failed last */
 
 const char *tunery_error(void) { return failure; }
 
@@ -473,7 +473,7 @@ static void settle(void) {
   tunery_runtime_load(missing, sizeof missing);
 }
 
-tunery_network *tunery_open(const char *directory, int threads) {
+static tunery_network *open_network(const char *directory, int threads) {
   if (!directory || threads < 0) {
     fail("give the directory of a network in a bundle, and 0 threads or more");
     return NULL;
@@ -501,6 +501,15 @@ tunery_network *tunery_open(const char *directory, int threads) {
   return network;
 }
 
+tunery_network *tunery_open(const char *directory, int threads) {
+  tunery_network *network = open_network(directory, threads);
+  snprintf(unopened, sizeof unopened, "%s", network ? "" : failure);
+  return network;
+}
+
+/* Say of a call without a network why it could not be opened. */
+static int fail_of_none(void) { return fail("%s", *unopened ? unopened : "there is no network; open one first"); }
+
 int tunery_shapes(const tunery_network *network) { return network ? network->parts : 0; }
 
 const int64_t *tunery_shape(const tunery_network *network, int number) {
@@ -526,7 +535,7 @@ static int begin(tunery_network *network) {
 
 int tunery_set_shape(tunery_network *network, const int64_t *sizes, int count) {
   char text[400] = "";
-  if (!network) return fail("there is no network: tunery_open has failed");
+  if (!network) return fail_of_none();
   if (count < 0 || (!sizes && count)) return fail("give the sizes of all inputs, one behind another, and how many");
   if (begin(network)) return FAILED;
   part *found = part_for(network, sizes, count);
@@ -552,7 +561,7 @@ const tunery_tensor *tunery_output(const tunery_network *network, int number) {
 }
 
 static int bind_tensor(tunery_network *network, const char *what, int number, void *data, size_t bytes, int is_input) {
-  if (!network) return fail("there is no network: tunery_open has failed");
+  if (!network) return fail_of_none();
   part *part = network->shown;
   int count = is_input ? part->inputs : part->outputs;
   if (number < 0 || number >= count) return fail("there is no %s %d; the network has %d", what, number, count);
@@ -641,7 +650,7 @@ static int run_locked(part *part) {
 }
 
 int tunery_run(tunery_network *network) {
-  if (!network) return fail("there is no network: tunery_open has failed");
+  if (!network) return fail_of_none();
   if (begin(network)) return FAILED;
   int failed = run_locked(network->shown);
   pthread_mutex_unlock(&network->running);
