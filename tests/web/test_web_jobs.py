@@ -72,6 +72,49 @@ def test_the_same_key_is_one_job_also_at_once(serve: Serve) -> None:
     serve(main)
 
 
+def test_a_stream_ends_with_its_token(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, token = await site.account("ann"), "/v1/accounts/ann/tokens"
+        job_id = (await submitted(ann, ENDLESS))["id"]
+        ends, stays = [(await ann.post(token, json={"role": "reader"})).json() for _ in range(2)]
+        places = [f"/v1/jobs/{job_id}/events", "/v1/live/jobs", f"/v1/live/jobs/{job_id}"]
+        streams = [await opened(site, place, ends["token"]) for place in places]
+        others = [await opened(site, place, stays["token"]) for place in places]
+        assert (await ann.delete(f"{token}/{ends['id']}")).status_code == 204
+        await asyncio.gather(*streams)
+        assert (await ann.get(f"/v1/jobs/{job_id}")).json()["state"] == "running"
+        assert not any(other.done() for other in others)
+        for other in others:
+            other.cancel()
+        await ann.post(f"/v1/jobs/{job_id}:cancel")
+
+    serve(main)
+
+
+async def opened(site: Site, place: str, token: str) -> "asyncio.Task[None]":
+    """Open a stream, and return what ends with it: httpx would wait for its end."""
+    began, never = asyncio.Event(), asyncio.Event()
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": place, "root_path": "",
+             "raw_path": place.encode(), "query_string": b"", "server": ("test", 80), "client": ("test", 1),
+             "headers": [(b"host", b"test"), (b"authorization", f"Bearer {token}".encode())]}  # fmt: skip
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        for message in asked:
+            return message
+        await never.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+            began.set()
+
+    stream = asyncio.create_task(site.app(scope, receive, send))
+    await began.wait()
+    return stream
+
+
 def test_nobody_sees_anything_of_another_account(serve: Serve) -> None:
     async def main(site: Site) -> None:
         ann, bob = await site.account("ann"), await site.account("bob")

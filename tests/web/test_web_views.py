@@ -62,6 +62,26 @@ def test_operators_come_in_pages(serve: Serve) -> None:
 
 
 @pytest.mark.jobs
+def test_records_are_those_of_tasks_of_ones_own_jobs(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob", "reader")
+        await ended(ann, (await submitted(ann))["id"])
+        (operator,) = (await ann.get("/v1/operators")).json()["operators"]
+        for key in (operator["task"], operator["task"][:6], operator["workload"], operator["best"]):
+            assert (await bob.get("/v1/records", params={"task": key})).status_code == 404
+        for asks in (ann, site.admin):
+            (best,) = (await asks.get("/v1/records", params={"task": operator["task"][:6]})).json()["records"]
+            assert best["task"] == operator["task"]
+        counts = [(await asks.get("/v1/records/stats")).json() for asks in (ann, bob, site.admin)]
+        kinds = ("records", "tasks", "workloads", "networks", "jobs")
+        assert [[bool(one[kind]) for kind in kinds] for one in counts] == [[True] * 5, [False] * 5, [True] * 5]
+        assert counts[0]["outcomes"] == counts[2]["outcomes"]
+        assert counts[1]["devices"] == {}
+
+    serve(main)
+
+
+@pytest.mark.jobs
 def test_a_tuned_job_is_compiled_by_its_account_alone(serve: Serve) -> None:
     async def main(site: Site) -> None:
         ann, bob, reader = await site.account("ann"), await site.account("bob"), await site.account("eve", "reader")

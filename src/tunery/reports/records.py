@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from tunery.store import KnownOperator, Store
 
 
-def best_records(store: "Store", key: str) -> list[dict[str, Any]]:
+def best_records(store: "Store", key: str, account: str | None = None) -> list[dict[str, Any]]:
     """Return the best record under each of the conditions that a task was measured under.
 
-    `key` is that of tasks or workloads, or its start.
+    `key` is that of tasks or workloads, or its start; with `account`, of those only that are of its jobs.
     """
     found = []
-    for task in store.tasks_like(key):
+    for task in store.tasks_like(key, account):
         conditions = dict.fromkeys(record.provenance for record in store.records(task.key))
         found += [_data(task, best) for one in conditions for best in store.best(task.key, one)]
     return found

@@ -17,6 +17,7 @@ from tunery.store.records.entries import entries
 from tunery.store.records.ranking import kept
 
 _records = schema.records
+_ALL = sa.true()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,31 @@ class Upkeep(Database):
                 networks=_count(connection, schema.networks),
                 jobs=_count(connection, schema.jobs),
                 size_bytes=self._size(connection),
+            )
+
+        return self.read(count)
+
+    def stats_of(self, account: str) -> StoreStats:
+        """Count what an account's jobs have stored; the size is that of its records."""
+        jobs, tasks = schema.jobs.c, schema.tasks.c
+        own = _records.c.job_id.in_(sa.select(jobs.job_id).where(jobs.account == account))
+        keys = sa.select(_records.c.task_key).where(own).distinct()
+
+        def count(connection: Connection) -> StoreStats:
+            requests = connection.execute(sa.select(jobs.request).where(jobs.account == account)).scalars().all()
+            size = sa.select(sa.func.sum(sa.func.length(_records.c.body))).where(own)
+            workloads = sa.select(sa.func.count(tasks.workload_key.distinct())).where(tasks.key.in_(keys))
+            return StoreStats(
+                place=self.place,
+                records=_count(connection, _records, own),
+                outcomes=_counts(connection, "outcome", own),
+                devices=_counts(connection, "device", own),
+                compilers=_counts(connection, "compiler", own),
+                tasks=_count(connection, keys.subquery()),
+                workloads=int(connection.execute(workloads).scalar_one()),
+                networks=len({one["network"] for one in requests if one.get("network")}),
+                jobs=len(requests),
+                size_bytes=int(connection.execute(size).scalar_one() or 0),
             )
 
         return self.read(count)
@@ -121,11 +147,11 @@ class Upkeep(Database):
         return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _count(connection: Connection, table: sa.Table) -> int:
-    return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+def _count(connection: Connection, table: sa.FromClause, which: sa.ColumnElement[bool] = _ALL) -> int:
+    return int(connection.execute(sa.select(sa.func.count()).select_from(table).where(which)).scalar_one())
 
 
-def _counts(connection: Connection, column: str) -> dict[str, int]:
+def _counts(connection: Connection, column: str, which: sa.ColumnElement[bool] = _ALL) -> dict[str, int]:
     chosen = _records.c[column]
-    query = sa.select(chosen, sa.func.count()).group_by(chosen).order_by(chosen)
+    query = sa.select(chosen, sa.func.count()).where(which).group_by(chosen).order_by(chosen)
     return {row[0]: row[1] for row in connection.execute(query)}

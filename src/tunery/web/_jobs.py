@@ -28,11 +28,11 @@ from tunery.web._files import model_path
 from tunery.web._hub import AT_REST
 from tunery.web._people import month_of
 from tunery.web._problems import RefusedError, check_match, revision
-from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User
+from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User, still_holds
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
-_LONGEST_WAIT_S, _ALIVE_S = 60.0, 15.0
+_LONGEST_WAIT_S, _ALIVE_S = 60.0, 5.0
 _PAGE, _MOST = 50, 500
 _CHANGEABLE = frozenset({*budget_data(Budget()), "queue_priority"})
 _LINES = "application/jsonl"
@@ -199,7 +199,7 @@ async def events(  # noqa: PLR0917 - what FastAPI hands over
     last = max(after, int(last_event_id or 0))
     if _LINES in accept:
         return StreamingResponse(_lines(service, job_id, last), media_type=_LINES)
-    stream = _stream(service, job_id, last)
+    stream = _stream(service, caller, job_id, last)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
@@ -375,12 +375,17 @@ async def rest(service: Service, job_id: str, within_s: float) -> None:
                     return
 
 
-async def _stream(service: Service, job_id: str, last: int) -> AsyncIterator[str]:
-    """Yield what happens to a job as server-sent events, until it rests or the service ends."""
-    progress = ""
+async def _stream(service: Service, caller: Caller, job_id: str, last: int) -> AsyncIterator[str]:
+    """Yield what happens to a job as server-sent events, until it rests, or the service or the caller's token ends."""
+    progress, now_s = "", asyncio.get_running_loop().time
+    due_s = now_s() + _ALIVE_S
     with service.hub.watch(job_id, last) as watch:
         while not service.hub.closed:
             news = await watch.news(_ALIVE_S)
+            if now_s() >= due_s:
+                if not await still_holds(service, caller):
+                    return
+                due_s = now_s() + _ALIVE_S
             if news is None:
                 yield ": still here\n\n"
                 continue

@@ -35,8 +35,9 @@ async def records(
     cursor: Annotated[int, Query(ge=0, le=10**9)] = 0,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = _MOST,
 ) -> RecordPage:
-    """Show the best verified record of tasks, under each of the conditions that they were measured under."""
-    found = await service.store.read(lambda store: best_records(store, task))
+    """Show the best verified record of tasks of the account's jobs, under each of the conditions of a measurement."""
+    whose = None if caller.role == ADMIN else caller.account.name
+    found = await service.store.read(lambda store: best_records(store, task, whose))
     mine = await service.store.read(lambda store: {one["job"] for one in found if _is_mine(store, caller, one["job"])})
     page = found[cursor : cursor + limit]
     shown = [one if one["job"] in mine else {**one, "job": ""} for one in page]
@@ -48,9 +49,10 @@ def _is_mine(store: Store, caller: Reader, job_id: str) -> bool:
 
 
 @router.get("/records/stats")
-async def stats(service: TheService, _: Reader) -> dict[str, Any]:
-    """Count what the store holds."""
-    found = await service.store.read(lambda store: store.stats())
+async def stats(service: TheService, caller: Reader) -> dict[str, Any]:
+    """Count what the store holds of the account's jobs, to an administrator of all."""
+    whose = None if caller.role == ADMIN else caller.account.name
+    found = await service.store.read(lambda store: store.stats() if whose is None else store.stats_of(whose))
     counts: dict[str, Any] = plain(found)
     if not service.local:
         counts["place"] = ""

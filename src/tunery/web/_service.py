@@ -1,6 +1,7 @@
 """What every request has at hand: the manager, the uploads, and who asks."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from tunery._errors import StoreError
 from tunery.domain import JobStatus
 from tunery.domain.request import MOST_PRIORITY
 from tunery.service.manager import JobManager
@@ -95,6 +97,17 @@ async def caller_of(
 
 def _role(account: StoredAccount, token: StoredToken) -> str:
     return min(account.role, token.role, key=ROLES.index)
+
+
+async def still_holds(service: Service, caller: Caller) -> bool:
+    """Tell whether a caller's token still is what it was when it came; also while the store cannot be asked."""
+    if caller.token is None:
+        return True
+    digest = caller.token.digest
+    with suppress(StoreError):
+        found = await service.store.read(lambda store: store.accounts.who(digest))
+        return found is not None and _role(*found) == caller.role
+    return True
 
 
 def at_least(caller: Caller, role: str) -> Caller:

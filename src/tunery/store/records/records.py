@@ -414,8 +414,10 @@ class Records(Database):
             raise NothingFoundError(f"the store {self.place} knows no task {task_key}; extract its network first")
         return stored_task(row)
 
-    def tasks_like(self, start: str) -> list[Task]:
+    def tasks_like(self, start: str, account: str | None = None) -> list[Task]:
         """Return the tasks whose key, or whose workload's key, is `start`, or else begins with it.
+
+        With `account` those only that its jobs have measured, or that their networks hold.
 
         Raises:
             NothingFoundError: no stored task's does.
@@ -423,8 +425,12 @@ class Records(Database):
         """
         keys = (schema.tasks.c.key, schema.tasks.c.workload_key)
         query = task_query().where(sa.or_(*(key.startswith(start, autoescape=True) for key in keys)))
-        rows = self.read(lambda connection: connection.execute(query).mappings().all())
-        found = [stored_task(row) for row in rows]
+
+        def ask(connection: Connection) -> Sequence[RowMapping]:
+            chosen = query if account is None else query.where(_is_of(connection, account))
+            return connection.execute(chosen).mappings().all()
+
+        found = [stored_task(row) for row in self.read(ask)]
         named = {key for task in found for key in (task.key, task.workload.key) if key.startswith(start)}
         if start in named:
             return [task for task in found if start in {task.key, task.workload.key}]
@@ -432,7 +438,7 @@ class Records(Database):
             some = ", ".join(sorted(named)[:3])
             raise UsageError(f"{start} is the start of {len(named)} keys ({some}); give more of the one you mean")
         if not found:
-            if owner := self._owner_of(start):
+            if account is None and (owner := self._owner_of(start)):
                 raise UsageError(f"{start} is the key of a candidate; give that of its task, {owner}")
             raise NothingFoundError(f"the store {self.place} knows no task {start}; extract its network first")
         return found
@@ -501,6 +507,18 @@ class Records(Database):
         records = schema.records
         query = sa.select(records.c.task_key).where(records.c.candidate_key == candidate_key).limit(1)
         return self.read(lambda connection: connection.execute(query).scalar())
+
+
+def _is_of(connection: Connection, account: str) -> sa.ColumnElement[bool]:
+    """Return which tasks are of an account's jobs."""
+    jobs, listed, tasks = schema.jobs.c, schema.extractions.c, schema.tasks.c
+    requests = connection.execute(sa.select(jobs.request).where(jobs.account == account)).scalars()
+    networks = {one["network"] for one in requests if one.get("network")}
+    documents = connection.execute(sa.select(listed.document).where(listed.network.in_(networks))).scalars()
+    held = {entry["workload"]["key"] for document in documents for entry in document}
+    own = sa.select(jobs.job_id).where(jobs.account == account)
+    measured = sa.select(_records.c.task_key).where(_records.c.job_id.in_(own))
+    return sa.or_(tasks.key.in_(measured), tasks.workload_key.in_(held))
 
 
 def _matching(connection: Connection, pattern: OperatorPattern) -> list[str]:

@@ -16,12 +16,12 @@ from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model, without_places
 from tunery.web._hub import AT_REST
 from tunery.web._jobs import JobId, has_file, visible
-from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
+from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, still_holds
 from tunery.web.views.hosts import devices_now, hosts_now
 
 router = APIRouter(prefix="/v1/live", include_in_schema=False)
 _JOBS = 50
-_LOOK_S, _ALIVE_S, _LONGEST_S, _STAGES_S = 1.0, 15.0, 600.0, 5.0
+_LOOK_S, _ALIVE_S, _LONGEST_S, _STAGES_S = 1.0, 5.0, 600.0, 5.0
 
 Sections = Mapping[str, Any]
 """What a page shows, by the name of its part."""
@@ -30,14 +30,14 @@ Sections = Mapping[str, Any]
 @router.get("/jobs")
 async def jobs(http: Request, service: TheService, caller: Reader) -> StreamingResponse:
     """Follow the account's latest jobs, an administrator those of all."""
-    return _streamed(http, service, _Latest(service, caller).look)
+    return _streamed(http, service, caller, _Latest(service, caller).look)
 
 
 @router.get("/jobs/{job_id}")
 async def job(job_id: JobId, http: Request, service: TheService, caller: Reader) -> StreamingResponse:
     """Follow one job with all that is known of it."""
     await visible(service, caller, job_id)
-    return _streamed(http, service, _One(service, job_id).look)
+    return _streamed(http, service, caller, _One(service, job_id).look)
 
 
 @router.get("/hosts")
@@ -50,7 +50,7 @@ async def hosts(http: Request, service: TheService, caller: Reader) -> Streaming
             "devices": [device.model_dump(mode="json") for device in await devices_now(service)],
         }
 
-    return _streamed(http, service, look)
+    return _streamed(http, service, caller, look)
 
 
 class _Latest:
@@ -150,20 +150,28 @@ def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
         yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
 
 
-def _streamed(http: Request, service: Service, look: Callable[[], Awaitable[Sections]]) -> StreamingResponse:
-    found = _events(http, service, look)
+def _streamed(
+    http: Request, service: Service, caller: Caller, look: Callable[[], Awaitable[Sections]]
+) -> StreamingResponse:
+    found = _events(http, service, caller, look)
     return StreamingResponse(found, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _events(http: Request, service: Service, look: Callable[[], Awaitable[Sections]]) -> AsyncIterator[str]:
+async def _events(
+    http: Request, service: Service, caller: Caller, look: Callable[[], Awaitable[Sections]]
+) -> AsyncIterator[str]:
     """Yield each part of a page when it is another than before.
 
-    The stream ends now and then, and with the service: its client comes back, if its token still holds.
+    The stream ends now and then, with the service, and with its token: its client comes back, if that still holds.
     """
     sent: dict[str, str] = {}
     now_s = asyncio.get_running_loop().time
-    until_s, silent_s = now_s() + _LONGEST_S, 0.0
+    until_s, silent_s, due_s = now_s() + _LONGEST_S, 0.0, now_s() + _ALIVE_S
     while not service.hub.closed and now_s() < until_s and not await http.is_disconnected():
+        if now_s() >= due_s:
+            if not await still_holds(service, caller):
+                return
+            due_s = now_s() + _ALIVE_S
         for name, data in (await look()).items():
             text = json.dumps(data)
             if sent.get(name) != text:
