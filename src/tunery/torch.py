@@ -27,6 +27,7 @@ from tunery._extras import pip_install
 try:
     import torch
     import torch._dynamo
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
 except ModuleNotFoundError as error:
     raise UsageError(f"tunery.torch needs {error.name}, which is not installed: {pip_install('torch')}") from None
 
@@ -46,7 +47,8 @@ _SCRATCH, _MOST_BYTES = ".new-", 4 << 30
 class CompiledModule(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
     """A compiled network as a module: tensors in, in the order of its inputs; a tensor out, or a tuple of several.
 
-    Tensors are shared with the network, not copied. It has no parameters and computes no gradients.
+    Tensors are shared with the network, not copied. It has no parameters and computes no gradients. It works in torch's
+    eager mode and within what `torch.compile` makes; what records a model (`torch.jit`, `torch.export`) cannot hold it.
     """
 
     def __init__(self, network: "CompiledNetwork") -> None:
@@ -58,8 +60,14 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]  # torch has no typ
         """Run the network.
 
         Raises:
-            UsageError: wrong number, shape or dtype of tensors, or one that requires a gradient or is not on the CPU.
+            UsageError: wrong number, shape or dtype of tensors, one that requires a gradient or is not on the CPU, or
+                torch records what it runs.
         """
+        if torch.jit.is_tracing() or get_proxy_mode() or torch._C._functorch.peek_interpreter_stack():
+            raise UsageError(
+                "what traces or transforms a model (torch.jit.trace, torch.onnx.export, torch.func) cannot look into a "
+                "compiled network; call the module as it is or under torch.compile, or take the model it was made of"
+            )
         outputs = tuple(torch.from_numpy(one) for one in self.network(*tensors))
         return outputs[0] if len(outputs) == 1 else outputs
 

@@ -28,7 +28,9 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_it_answers_as_onnx_runtime_does(files: tuple[Path, Path]) -> None:
     theirs = onnxruntime.InferenceSession(str(files[0]), providers=["CPUExecutionProvider"])
-    ours = tunery.InferenceSession(files[1], providers=["CPUExecutionProvider"])
+    ours = tunery.InferenceSession(
+        path_or_bytes=files[1], sess_options=None, providers=["CPUExecutionProvider"], provider_options=[{}]
+    )
     for mine, other in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
         assert [(one.name, one.type, one.shape) for one in mine] == [(one.name, one.type, one.shape) for one in other]
     assert ours.get_providers() == theirs.get_providers()
@@ -65,7 +67,8 @@ def test_what_does_not_fit_is_said(files: tuple[Path, Path]) -> None:
     ):
         with pytest.raises(UsageError):
             session.run(names, feed)
-    for out in (5, [], [None], [image]):
+    [made] = session.get_outputs()
+    for out in (5, [], [None], [image], [np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), made.shape, (0, 0))]):
         with pytest.raises(UsageError):
             session.run(None, {given.name: image}, out=out)
     with pytest.raises(UsageError):

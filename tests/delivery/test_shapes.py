@@ -62,6 +62,28 @@ def check(network: Callable[..., Sequence[Array]], *counts: int) -> None:
         np.testing.assert_allclose(found, np.maximum(rows(count) @ WEIGHTS + BIAS, 0), rtol=1e-4, atol=1e-4)
 
 
+class Foreign:
+    """An array whose shape is a method, as that of ONNX Runtime's OrtValue is."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def shape(self) -> list[int]:
+        return list(self._array.shape)
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self._array.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def test_arrays_of_others_have_shapes_too(files: list[Path]) -> None:
+    network = tunery.load_compiled(files[3])
+    for count in (4, 4):
+        np.testing.assert_array_equal(network(Foreign(rows(count)))[0], network(rows(count))[0])
+
+
 def compiled(place: Path, source: Path, batch: int, target: str = "native", threads: int = 1) -> Path:
     dialect, path = get_dialect("metaschedule"), place / f"{batch}-{threads}.tunery"
     scratch = place / f"{batch}-{threads}.model"

@@ -59,6 +59,25 @@ def test_a_model_with_a_compiled_file_in_it_is_compiled(file: Path) -> None:
         np.testing.assert_allclose(torch.compile(model, backend="eager")(image), model(image), rtol=1e-5)
 
 
+def test_what_records_or_transforms_a_model_does_not_take_outputs_for_constants(file: Path) -> None:
+    module = subject.wrap(file)
+    [spec] = module.network.inputs
+    image = torch.ones(spec.shape)
+    for record in (
+        lambda: torch.jit.trace(module, image),
+        lambda: torch.fx.experimental.proxy_tensor.make_fx(module)(image),
+        lambda: torch.export.export(module, (image,)),
+        lambda: torch.func.functionalize(module)(image),
+        lambda: torch.func.vmap(module)(image[None]),
+    ):
+        with pytest.raises(UsageError):
+            record()
+    with torch.autocast("cpu"):
+        np.testing.assert_array_equal(module(image), module.network(image)[0])
+    with pytest.raises(UsageError):
+        module.network(image, out=[torch.empty(1, 1).expand(module.network.outputs[0].shape)])
+
+
 def test_tensors_go_in_and_out_of_a_session(file: Path) -> None:
     session = tunery.InferenceSession(file)
     [given], [made] = session.get_inputs(), session.get_outputs()

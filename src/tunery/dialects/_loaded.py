@@ -127,7 +127,8 @@ class CompiledNetwork(ABC):
         returned as views of them.
 
         Raises:
-            UsageError: wrong number, shape or dtype of inputs, or of `out`; or inputs are given by name.
+            UsageError: wrong number, shape or dtype of inputs, or of `out`; inputs are given by name; or places of
+                `out` share memory.
             WorkError: the network cannot be run on these values.
         """
         if named:
@@ -207,7 +208,32 @@ class CompiledNetwork(ABC):
         for spec, place in zip(self.outputs, places, strict=True):
             if not place.flags.writeable or np.isscalar(place):
                 raise UsageError(f"the array for output {spec.name!r:.80} cannot be written; give one that can")
+            if _overlaps_itself(place):
+                raise UsageError(
+                    f"elements of the array for output {spec.name!r:.80} share memory, as of what expand() returns; "
+                    "give one with a place for each"
+                )
+        for at, place in enumerate(places):
+            for before, other in enumerate(places[:at]):
+                if np.may_share_memory(place, other):  # by their bounds
+                    one, two = self.outputs[before].name, self.outputs[at].name
+                    raise UsageError(
+                        f"the arrays for outputs {one!r:.80} and {two!r:.80} share memory; give each one of its own"
+                    )
         return places
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Return whether elements may be at the same address: a stride is shorter than what lies within it."""
+    if array.flags.c_contiguous:
+        return False
+    reach = array.itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def _fitting(value: Any, what: str, spec: TensorSpec) -> Array:

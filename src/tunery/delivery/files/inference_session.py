@@ -27,9 +27,9 @@ class NodeArg:
 class InferenceSession:
     """A compiled file, used as `onnxruntime.InferenceSession` is.
 
-    `sess_options` may be ONNX Runtime's: of it, `intra_op_num_threads` is used; `providers` is accepted and ignored,
-    since a compiled file runs on the CPU. `trusted` is as for `load_compiled`. As a context manager it is closed with
-    the block.
+    `sess_options` may be ONNX Runtime's: of it, `intra_op_num_threads` is used; `providers` and `provider_options` are
+    accepted and ignored, since a compiled file runs on the CPU. `trusted` is as for `load_compiled`. As a context
+    manager it is closed with the block.
 
     Raises:
         UsageError: as `load_compiled`.
@@ -41,13 +41,16 @@ class InferenceSession:
 
     def __init__(
         self,
-        path: str | Path,
+        path_or_bytes: str | Path,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,  # noqa: ARG002 - for those who give it
+        provider_options: Sequence[Any] | None = None,  # noqa: ARG002
         *,
         trusted: Trusted | None = None,
     ) -> None:
-        network = load_compiled(path, getattr(sess_options, "intra_op_num_threads", 0) or None, trusted=trusted)
+        network = load_compiled(
+            path_or_bytes, getattr(sess_options, "intra_op_num_threads", 0) or None, trusted=trusted
+        )
         self._inputs = [spec.name for spec in network.inputs]
         self._names = set(self._inputs)
         self._outputs = {spec.name: number for number, spec in enumerate(network.outputs)}

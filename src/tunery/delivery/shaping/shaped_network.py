@@ -58,7 +58,11 @@ class ShapedNetwork(CompiledNetwork):
     def __call__(self, *arrays: Any, out: Sequence[Any] | None = None, **named: Any) -> list[Array]:
         if named:
             raise self._in_order()
-        network = self._known.get(_shapes_of(arrays)) or self._network_for(arrays)
+        try:
+            network = self._known.get(_shapes_of(arrays))
+        except TypeError:  # a shape that is none, as of ONNX Runtime's OrtValue
+            network = None
+        network = network or self._network_for(arrays)
         return network(*arrays, out=out)
 
     @override
