@@ -2,11 +2,14 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_tools import Run
 
+import tunery
 from tunery.dialects.kernels.kernel_tuner import read_results
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -36,6 +39,51 @@ def test_its_ending_says_which_dialect_takes_it(run: Run, tmp_path: Path) -> Non
     assert [task["name"] for task in data["tasks"]] == ["double_all"]
     made = run("compile", "double.toml", "-o", "double.tunery", "--json").data
     assert [Path(one).name for one in made["texts"]] == ["double.tuned.c", "double.tuned.h", "double.tuned.json"]
+
+
+REFERENCE = '[reference]\nnumpy = "2 * x"\n'
+RIGHT = "2 * x[i] + 0 * STEP"
+
+
+@pytest.mark.parametrize("body", ["2 * x[i] + STEP", "2 * x[i + 100000000]"])
+def test_a_default_that_is_wrong_or_crashes_is_not_delivered(run: Run, tmp_path: Path, body: str) -> None:
+    (tmp_path / "double.c").write_text(SOURCE.replace(RIGHT, body))
+    (tmp_path / "double.toml").write_text(FILE + REFERENCE)
+    ended = run("compile", "double.toml", "-o", "double.tunery")
+    assert ended.code == 1
+    assert "default" in ended.err
+    assert "Traceback" not in ended.err
+    assert not [*tmp_path.glob("double.tun*")]
+
+
+@pytest.mark.jobs
+def test_where_no_parameters_are_right_tuning_fails_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "double.c").write_text(SOURCE.replace(RIGHT, "2 * x[i] + STEP"))
+    (tmp_path / "double.toml").write_text(FILE + REFERENCE)
+    for more in ([], ["-o", "double.tunery"]):
+        ended = run("tune", "double.toml", "--budget", "9trials", *more)
+        assert ended.code == 1, ended.out
+        assert "load_compiled" not in ended.out
+    assert not [*tmp_path.glob("double.tun*")]
+
+
+@pytest.mark.jobs
+def test_a_right_winner_is_delivered_though_the_default_is_wrong(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "double.c").write_text(SOURCE.replace(RIGHT, "2 * x[i] + (STEP == 1)"))
+    (tmp_path / "double.toml").write_text(FILE + REFERENCE)
+    assert run("tune", "double.toml", "--budget", "9trials", "-o", "double.tunery").code == 0
+    x = np.arange(64, dtype=np.float32)
+    [y] = tunery.load_compiled(tmp_path / "double.tunery")(x)
+    assert np.array_equal(y, 2 * x)
+    made = json.loads((tmp_path / "double.tuned.json").read_text())
+    assert made["parameters"]["STEP"] in {2, 4}
+    native, told = (_instructions(flags) for flags in (["-O3", "-fopenmp", "-march=native"], made["flags"]))
+    assert told == native, "the flags are those that the measured kernel was built with"
+
+
+def _instructions(flags: list[str]) -> set[str]:
+    command = ["gcc", *flags, "-dM", "-E", "-x", "c", "/dev/null"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
 
 
 @pytest.mark.jobs

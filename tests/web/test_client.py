@@ -106,6 +106,15 @@ def test_what_is_no_url_and_no_job_is_refused_before_anything_is_asked(site: Ser
                 client.job(wrong)
 
 
+def test_a_kernel_file_is_refused_before_it_is_sent(site: Served, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('function = "mine"\n')
+    with (
+        tunery.connect(site.url, site.admin_token) as client,
+        pytest.raises(tunery.UsageError, match="/v1/measurements"),
+    ):
+        client.load(tmp_path / "mine.toml").on().tune()
+
+
 def test_commands_at_a_service_answer_as_on_its_store(
     site: Served, tuned: tunery.Tuned, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, WorkError
 from tunery.cli.console import options
 from tunery.cli.console.following import report
 from tunery.cli.console.output import emit, output_path, say, width
@@ -123,12 +123,14 @@ def run(
     job_id: str = "",
 ) -> None:
     """Tune with a live line, then compile and compare if asked for, and print the result; `job_id` is resumed."""
+    from tunery.reports.text import nothing_right
     from tunery.service.session import Session
 
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
         compiled = compared = None
-        if exit_code is None:
+        failed = nothing_right(tuned)
+        if exit_code is None and not failed:
             compiled, compared = _deliver(session, request, output, rivals, force=force, verbose=verbose)
             _note(session, tuned.job.job_id, compiled, compared)
     if as_json:
@@ -137,6 +139,8 @@ def run(
         _print(tuned, request, compiled, compared, output=output, verbose=verbose)
     if exit_code is not None:
         raise typer.Exit(exit_code)
+    if failed:
+        raise WorkError(failed)
 
 
 def watched(

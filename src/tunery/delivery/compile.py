@@ -14,6 +14,7 @@ from tunery._errors import DialectError, EngineError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
 from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.own import with_right_defaults
 from tunery.delivery.placing.dividing import divided
 from tunery.delivery.placing.judging import judge
 from tunery.delivery.placing.mending import mended
@@ -69,7 +70,7 @@ async def compile_checked(
 
     Raises:
         UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
-        WorkError: the model does not compile, or computes something else than ONNX Runtime.
+        WorkError: the model does not compile, or computes something else than ONNX Runtime, or its own reference.
     """
     request = replace(work.request, store=work.store.url)
     check_place(output, request, force=force, sign=sign)
@@ -219,6 +220,8 @@ async def _compile_and_allow(
         imported = await work.model(prepared=(lambda _: None) if measuring else allow, extracting=extracting)
         say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
         known = await linker.choices(imported, ready[0] if ready else None)
+        if imported.network.program:
+            known = await with_right_defaults(work, known)
     finally:
         await asyncio.gather(*ready, return_exceptions=True)
     allow(imported.network)

@@ -45,11 +45,13 @@ class Work:
         return (self, *self.others)
 
     @asynccontextmanager
-    async def stage(self, kind: str, role: Role, task_kind: str = "") -> AsyncIterator[Reservation]:
-        """Hold a worker for one stage of the job, and charge the job for it if it has an account."""
+    async def stage(
+        self, kind: str, role: Role, task_kind: str = "", worker: str | None = None
+    ) -> AsyncIterator[Reservation]:
+        """Hold a worker (None: any) for one stage of the job, and charge the job for it if it has an account."""
         reservation: Reservation | None = None
         try:
-            async with self.runtime.stage(self.job_id, kind, role, task_kind) as reservation:
+            async with self.runtime.stage(self.job_id, kind, role, task_kind, 1, worker) as reservation:
                 yield reservation
         finally:
             if reservation is not None:

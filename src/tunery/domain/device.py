@@ -26,6 +26,11 @@ class DeviceDescription:
         """Identity for comparing timings: the same machine type and core count give the same fingerprint."""
         return fingerprint_of(self.as_facts())
 
+    @property
+    def absent(self) -> str:
+        """Why there is no such device here, though it is compiled for; "" where there is one."""
+        return str(self.facts.get("reason", ""))
+
     def as_facts(self) -> Mapping[str, Any]:
         """Return all of it as one flat mapping, as a store keeps it."""
         return {"kind": self.kind, "name": self.name, "cores": len(self.cores), **self.facts}

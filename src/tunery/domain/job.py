@@ -61,7 +61,12 @@ class TaskState:
         What was only proposed, and not built, counts as nothing.
         """
         known = self.problem or (self.best_candidate is not None and not self.untried)
-        return self.tunable and not known and not any(self.outcomes[o] for o in self.outcomes if o != Outcome.FILTERED)
+        return self.tunable and not known and not self.tried
+
+    @property
+    def tried(self) -> bool:
+        """Whether a candidate was built by this job at least."""
+        return any(self.outcomes[o] for o in self.outcomes if o != Outcome.FILTERED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,25 @@ def tune_text(
         *left_out,
         *cost_lines(replace(job, outlook=()) if no_kernels else job),
         f"stored in   {report.store}",
-        *_usage(report, request, Path(compiled.path) if compiled else output, server, build=compiled is None),
+        *(
+            []
+            if nothing_right(report)
+            else _usage(report, request, Path(compiled.path) if compiled else output, server, build=compiled is None)
+        ),
     ]
     return "\n".join(lines)
+
+
+def nothing_right(report: "TuneReport") -> str:
+    """Return a sentence where all that was tried of a user's own kernel is wrong, "" where something is right."""
+    failed = [task for task in report.job.tasks if task.best_s is None and (task.problem or task.tried)]
+    if not report.network.program or not failed:
+        return ""
+    ended = Counter[str]()
+    for task in failed:
+        ended.update({name: count for name, count in task.outcomes.items() if count})
+    said = ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or failed[0].problem
+    return f"no parameters that were tried of {report.network.name} are right ({said}); mend it, or its reference"
 
 
 def _tasks_text(tasks: Sequence[TaskState], width: int | None) -> list[str]:

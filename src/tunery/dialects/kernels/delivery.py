@@ -15,7 +15,7 @@ from tunery._errors import UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels.gcc import FLAGS, build, macros
+from tunery.dialects.kernels.gcc import build, flags, macros
 from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, read_specification
 from tunery.domain import Network, Target, TensorSpec
 
@@ -38,7 +38,7 @@ def write(
         "kernel.h": header_text(kernel),
         "kernel.json": json.dumps(
             {"made by": "tunery", "function": kernel.function, "parameters": dict(configuration),
-             "problem": dict(kernel.problem), "flags": [*FLAGS, f"-march={mcpu}", *kernel.flags],
+             "problem": dict(kernel.problem), "flags": flags(kernel, mcpu),
              "threads": target.threads},
             indent=2,
         ) + "\n",

@@ -1,6 +1,8 @@
 """Building kernels in C by gcc: the source as the author wrote it, under its parameters as macros."""
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,7 @@ from tunery._errors import DialectError, TargetError
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification
 
-FLAGS = ("-O3", "-fopenmp")
+_FLAGS = ("-O3", "-fopenmp")
 _CHECKED = ("-Werror=incompatible-pointer-types", "-Werror=implicit-function-declaration", "-Werror=int-conversion")
 _LONGEST_S = 100.0
 _MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
@@ -64,6 +66,21 @@ def native_processor() -> str:
 
 
 @cache
+def processor_flags(mcpu: str) -> tuple[str, ...]:
+    """Return what has gcc generate code for a processor; for this one, all that it knows of it, in words for any host.
+
+    A name such as `znver3` is not enough: a virtual machine may have more instructions, or fewer.
+    """
+    if mcpu != native_processor():
+        return (f"-march={mcpu}",)
+    command = ["gcc", "-march=native", "-###", "-x", "c", "-S", "-o", "-", "/dev/null"]
+    done = subprocess.run(command, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False)
+    words = next((shlex.split(line) for line in done.stderr.splitlines() if "/cc1 " in line), [])
+    found = tuple(word for word in words if word.startswith("-m"))
+    return found if any(word.startswith(("-march=", "-mcpu=")) for word in found) else ("-march=native",)
+
+
+@cache
 def check_processor(name: str) -> None:
     """Check that gcc here generates code for a processor, which may be another host's.
 
@@ -95,6 +112,11 @@ def _literal(value: Value) -> str:
     return f"({value})" if not isinstance(value, str) and value < 0 else str(value)
 
 
+def flags(kernel: KernelSpecification, mcpu: str) -> list[str]:
+    """Return the flags that a kernel's code is generated with."""
+    return [*_FLAGS, *processor_flags(mcpu), *kernel.flags]
+
+
 def build(  # noqa: PLR0917 - what a build depends on
     kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value], mcpu: str, path: Path
 ) -> None:
@@ -110,10 +132,9 @@ def build(  # noqa: PLR0917 - what a build depends on
         f'{_HEAD}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'
         f'#line 1 "its call"\n{_ENTRY.format(function=function, arguments=", ".join(values))}'
     )
-    march = "native" if mcpu == native_processor() else mcpu
     part = path.with_name(f"{path.name}.o")
     compiling = [
-        "gcc", "-x", "c", *FLAGS, f"-march={march}", *kernel.flags, *_CHECKED, "-fPIC", "-c", "-o", str(part), "-",
+        "gcc", "-x", "c", *flags(kernel, mcpu), *_CHECKED, "-fPIC", "-c", "-o", str(part), "-",
     ]  # fmt: skip
     # Linked without the author's flags: with -ffast-math it would change how the whole process rounds.
     linking = ["gcc", "-shared", "-fopenmp", "-s", "-Wl,--no-undefined", "-o", str(path), str(part), "-lm"]

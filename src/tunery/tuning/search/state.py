@@ -14,6 +14,7 @@ from tunery.tuning.search.events import Best, Build, Counted, Decision, Event, L
 from tunery.tuning.search.known import KnownCandidates
 
 _PROPOSER_TRIES = 3
+NOTHING_RIGHT = "all of it was tried, and none is right"
 _STALE_TRIES = 3  # proposals in a row without a new candidate after which a task is exhausted
 _REFUSED = 0.2  # what one counts for of which all that was new is not worth a build
 
@@ -223,6 +224,11 @@ class SearchState:
     def had_finals(self) -> bool:
         """Whether finals have decided which record is the best."""
         return self._finals.best is not None and self._finals.best.final
+
+    @property
+    def nothing_right(self) -> bool:
+        """Whether all that it has was tried, the untuned kernel included, and none of it was right."""
+        return self.progress.exhausted and len(self.known) > 0 and self.best_s is None
 
     @property
     def untried(self) -> bool:

@@ -27,7 +27,7 @@ from tunery.tuning.search.known import tried
 from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.proposer import TaskProposer
 from tunery.tuning.search.races import Races
-from tunery.tuning.search.state import SearchState
+from tunery.tuning.search.state import NOTHING_RIGHT, SearchState
 from tunery.tuning.search.stored import StoredTask, measured_elsewhere, stored_best, stored_records
 
 _LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
@@ -313,7 +313,7 @@ class TaskSearch:
             untried=not state.known.any_ran and not state.progress.exhausted,
             measured=sum(outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
             outcomes={outcome.value: count for outcome, count in outcomes.items()},
-            problem=state.problem,
+            problem=state.problem or (NOTHING_RIGHT if state.nothing_right else ""),
             dropped=audit.dropped,
             audited=audit.audited,
             false_drops=audit.winners,

@@ -169,6 +169,12 @@ def _check_elsewhere(request: Request) -> None:
     Raises:
         UsageError: the request asks for it.
     """
+    from tunery.dialects import file_dialect
+
+    if file_dialect(request.model):
+        raise UsageError(
+            "a service takes kernels of your own by `POST /v1/measurements` only; leave out --server to tune it here"
+        )
     given = (("trust", request.trust), ("prices", request.prices), ("on", request.on))
     for name, value in given:
         if value:

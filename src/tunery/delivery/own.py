@@ -1,0 +1,54 @@
+"""What nobody tuned of a user's own kernels: their default parameters, delivered only if they are right."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tunery._errors import CrashError, TuneryError, WorkError
+from tunery.delivery.ladder import KnownTask
+from tunery.delivery.work import Work
+from tunery.domain import Candidate
+from tunery.engines import Role
+from tunery.runtime.services import Checked
+from tunery.tuning.calls import BUILD_DEADLINE_S
+
+_DEADLINE_S = 120.0
+_RIGHT = "its default parameters, which give what its reference gives; `tunery tune` finds faster ones"
+
+
+async def with_right_defaults(work: Work, known: Sequence[KnownTask]) -> tuple[KnownTask, ...]:
+    """Return what is known of a user's own kernels once each that would run with its default was compared.
+
+    There is no ONNX Runtime to compare the whole with. Where the device is absent, nothing can be run.
+
+    Raises:
+        WorkError: a default crashes, hangs or differs from the reference, or cannot be run on the device's host.
+    """
+    return tuple([each if each.choice.candidate else await _checked(work, each) for each in known])
+
+
+async def _checked(work: Work, each: KnownTask) -> KnownTask:
+    device = await work.runtime.device()
+    if device.absent:
+        return replace(each, refused=f"nothing of it was verified: {device.absent}")
+    runtime, name = work.runtime, each.task.workload.name
+    there = runtime.pools.on(Role.BUILDER, [runtime.measure_host])
+    if not there:
+        raise WorkError(f"the default parameters of {name} cannot be verified on {work.request.on}; tune it first")
+    try:
+        async with work.stage("build", Role.BUILDER, each.task.workload.kind, there[0]) as grant:
+            found: tuple[Candidate, Candidate] = await runtime.call(
+                grant.worker, "yardsticks", each.task, deadline_s=BUILD_DEADLINE_S
+            )
+            checked: Checked = await runtime.call(grant.worker, "check", each.task, found[1], deadline_s=_DEADLINE_S)
+    except CrashError as error:
+        raise WorkError(f"the default parameters of {name} crash: {str(error).partition(';')[0]}; mend it") from error
+    except TuneryError as error:
+        raise WorkError(f"the default parameters of {name} do not work: {error}; mend the kernel") from error
+    if not checked.verdict.deliverable:
+        raise WorkError(
+            f"the default parameters of {name} differ from its reference ({checked.verdict.detail}); mend the kernel, "
+            "the parameters or the reference"
+        )
+    if checked.part is not None:
+        runtime.discard(checked.part)
+    return replace(each, refused=_RIGHT)
