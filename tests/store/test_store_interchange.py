@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_samples import ACCEPT, HERE, WRONG, Accept, exchangeable_records_of, network, record, task
 
-from tunery._errors import StoreError, UsageError
+from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import DeviceDescription, Mode, Origin, Outcome, Record, Task
 from tunery.store import ImportSummary, Store, open_store
 
@@ -119,6 +119,23 @@ def test_the_networks_that_hold_a_workload_travel_with_its_records(store: Store,
         copy.save_tasks(network(), [CONV, dense], target=CONV.target, compiler="fake-1")
         assert copy.load_tasks("net-1", CONV.target.key, "fake-1") == [CONV, dense]
         assert copy.network("net-1") == network()
+
+
+def test_a_name_that_no_import_takes_spoils_no_export(store: Store, tmp_path: Path) -> None:
+    store.save_tasks(replace(network(), name="a\r\nX: 1"), [CONV], target=CONV.target, compiler="fake-1")
+    store.add_record(CONV, record(CONV, "a"))
+    store.export_records(tmp_path / "x.jsonl")
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        assert copy.import_records(tmp_path / "x.jsonl", ACCEPT).added == 1
+
+
+def test_records_are_exported_by_every_name_that_a_job_gave_their_network(store: Store, tmp_path: Path) -> None:
+    store.save_tasks(network(), [CONV], target=CONV.target, compiler="fake-1")
+    store.add_record(CONV, record(CONV, "a"))
+    store.create_job({"model": "bb.onnx", "name": "bb", "network": network().digest})
+    assert store.export_records(tmp_path / "x.jsonl", network="bb") == 1
+    with pytest.raises(NothingFoundError):
+        store.export_records(tmp_path / "y.jsonl", network="cc")
 
 
 def test_a_file_that_names_no_networks_is_taken_in(store: Store, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import typer
@@ -113,6 +114,17 @@ def test_a_kernel_file_is_refused_before_it_is_sent(site: Served, tmp_path: Path
         pytest.raises(tunery.UsageError, match="/v1/measurements"),
     ):
         client.load(tmp_path / "mine.toml").on().tune()
+
+
+def test_a_model_whose_weights_are_beside_it_is_not_sent(site: Served, tmp_path: Path) -> None:
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
+    weight = onnx.numpy_helper.from_array(np.ones(2, np.float32), "w")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "w"], ["y"])], "net", [value], [out], [weight])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "net.onnx", save_as_external_data=True, location="w.data",
+              size_threshold=0)  # fmt: skip
+    with tunery.connect(site.url, site.admin_token) as client, pytest.raises(tunery.UsageError, match=r"w\.data"):
+        client.load(tmp_path / "net.onnx").on(dialect="fake").tune()
 
 
 def test_commands_at_a_service_answer_as_on_its_store(

@@ -175,6 +175,7 @@ BAD: list[dict[str, Any]] = [
     {**JOB, "kind": "conquer"}, {**JOB, "shapes": {"x": [0]}}, {**JOB, "shapes": {"x": [1] * 99}},
     {**JOB, "effort": "great"}, {**JOB, "seed": 2**40}, {**JOB, "dialect": "nobody", "model": "nobody:x"},
     {**JOB, "priority": 11}, {**JOB, "kind": "bench", "against": ["nobody"]}, {**JOB, "latency_target_s": -1},
+    {**JOB, "model": "fake:a\r\nX-Evil: 1"}, {**JOB, "model": f"fake:{'a' * 600}"},
 ]  # fmt: skip
 
 
@@ -225,6 +226,15 @@ def test_an_account_that_has_used_its_month_is_refused(serve: Serve) -> None:
         assert answer.headers["retry-after"]
         assert (await site.admin.patch("/v1/accounts/usr", json={"month_money": 5})).json()["month_money"] == 5
         assert (await user.post("/v1/jobs", json=JOB)).status_code == 201
+
+    serve(main)
+
+
+def test_usage_of_nobody_is_not_found(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        assert (await site.admin.get("/v1/usage?account=nosuch")).status_code == 404
+        await site.account("usr")
+        assert (await site.admin.get("/v1/usage?account=usr")).json()["jobs"] == 0
 
     serve(main)
 

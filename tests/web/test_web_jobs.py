@@ -153,6 +153,37 @@ def test_a_follower_who_comes_back_misses_nothing_and_gets_nothing_twice(serve: 
     serve(main)
 
 
+def test_the_stages_of_a_job_come_before_its_end(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        job_id = (await submitted(site.admin))["id"]
+        await ended(site.admin, job_id)
+        at_end = await site.manager.store.read(lambda store: store.job(job_id))
+        events = await site.manager.store.read(lambda store: store.events.after(0, job_id=job_id))
+        [stages] = [event for event in events if event.kind == "stages"]
+        assert stages.created_at <= at_end.updated_at
+
+    serve(main)
+
+
+@pytest.mark.parametrize("model", ["fake:endless?tasks=2&build_s=0.02&space=16x16x16", "fake:web?tasks=1"])
+def test_a_job_costs_no_more_than_is_left_of_the_month(serve: Serve, model: str) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr", month_money=1e-6)
+        job = {"model": model, "dialect": "fake", "threads": 1, "budget": "100000trials,$1000"}
+        first, second = await submitted(user, job), await submitted(user, {**job, "seed": 1})
+        done = await ended(user, first["id"])
+        assert done["state"] == "done"
+        assert done["request"]["budget_money"] == 1000
+        assert done["spend"]["trials"] < 50_000
+        await ended(user, second["id"])
+        refused = await user.post("/v1/jobs", json={**job, "seed": 2})
+        assert refused.status_code == 429
+        again = await user.post(f"/v1/jobs/{second['id']}:resume")
+        assert again.status_code in {422, 429}
+
+    serve(main)
+
+
 def test_jobs_come_in_pages_without_a_gap(serve: Serve) -> None:
     async def main(site: Site) -> None:
         client = await site.account("ann")

@@ -136,7 +136,7 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
         say(MODEL_CHANGED)
     if report.texts:
         say(f"source, header and parameters: {', '.join(report.texts)}")
-    if report.targets:
+    if len(report.targets) > 1:
         say(f"for {len(report.targets)} targets, of which the best is loaded: {', '.join(report.targets)}")
     for line in target_lines(report):
         say(line)

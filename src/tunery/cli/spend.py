@@ -57,7 +57,7 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     else:
         with open_store(store, create=False, keep=False) as opened:
             found = spend_data(opened, job, prices=prices)
-    views = {title: found[title] for title in VIEWS}
+    views = {title: found.get(title, []) for title in VIEWS}  # an older service has no hosts
     if file:
         draw({VIEWS[title]: rows for title, rows in views.items()}, found["did_not_help"], file, inputs=inputs,
              force=force)  # fmt: skip

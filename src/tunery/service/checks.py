@@ -14,7 +14,7 @@ from tunery.service.turns import check_dialects
 from tunery.service.verbs import options_of
 
 _LARGEST_SEED, _LONGEST_LATENCY_S = 2**31 - 1, 1e6
-_LONGEST_TEXT, _LONGEST_OWNER = 1 << 16, 128
+_LONGEST_TEXT, _LONGEST_NAME, _LONGEST_OWNER = 1 << 16, 512, 128
 _MOST_DIMENSIONS, _LARGEST_EXTENT = 32, 2**31 - 1
 
 
@@ -58,6 +58,7 @@ def check_limits(request: Request) -> None:
         raise UsageError(f"the seed is not between 0 and {_LARGEST_SEED}")
     for name, text in (("model", request.model), ("target", request.target), ("price sheet", request.prices)):
         _check_text(name, text)
+    _check_name(request.model)
     if len(request.more_shapes) >= MOST_SHAPES:
         raise UsageError(f"a request has at most {MOST_SHAPES} bindings of shapes; give --shape fewer values")
     if request.more_shapes and named_dialect(request.model):
@@ -79,6 +80,15 @@ def check_limits(request: Request) -> None:
 def _check_text(name: str, text: str) -> None:
     if len(text) > _LONGEST_TEXT or "\0" in text:
         raise UsageError(f"the {name} is longer than {_LONGEST_TEXT} characters, or has one that nothing can keep")
+
+
+def _check_name(model: str) -> None:
+    """Refuse what a record's network cannot be called; a file's name is made fit where it is read."""
+    if named_dialect(model) and (len(model) > _LONGEST_NAME or not model.isprintable()):
+        raise UsageError(
+            f"the model's name {model[:60]!r} has more than {_LONGEST_NAME} characters, or some that cannot be "
+            "printed; name it in plain text"
+        )
 
 
 def check_model(model: str) -> None:

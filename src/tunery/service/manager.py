@@ -32,7 +32,7 @@ from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.resuming import beginning, check_currency, report_of
 from tunery.service.runtimes import Runtimes
-from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns
+from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns, within
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
@@ -473,6 +473,7 @@ class JobManager:
             if await self.store.write(partial(stored_jobs.acquire, job_id=job_id)):
                 beating = asyncio.create_task(self._keep_alive(job_id, work.cancel))
                 _tell(job_id, JobState.RUNNING, entry)
+                await self.store.read(partial(stored_jobs.left_of_month, account=entry.claim.owner))
                 await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
             await self._end_as(job_id, entry, entry.ending, "")
@@ -586,6 +587,8 @@ class JobManager:
             status = await self.store.write(partial(stored_jobs.specify, job_id=job_id, request=plain))
             began_with = beginning(sides.first.imported, sides.first.runtime)
             await self.store.write(lambda store: store.events.append("began", began_with, job_id))
+            left = await self.store.read(partial(stored_jobs.left_of_month, account=entry.claim.owner))
+            sides, request = within(sides, request, status, left)
             options = options_of(request)
             assert isinstance(options, TuneOptions)
             for side in sides.found:
@@ -736,10 +739,18 @@ class JobManager:
     async def _work(self, job: TuningJob, claim: ShareRequest) -> JobStatus:
         job_id = job.status.job_id
         self.dispatch.submit(job_id, claim.owner, claim.weight, claim.priority, job.planned)
+        open_ = True
+
+        async def worked() -> None:
+            nonlocal open_
+            if open_:
+                open_ = False
+                await self._keep_stages(job_id, self.dispatch.end(job_id))
+
         try:
-            return await job.run()
+            return await job.run(worked)
         finally:
-            await self._keep_stages(job_id, self.dispatch.end(job_id))
+            await worked()  # where it never began
 
     async def _keep_stages(self, job_id: str, spans: Sequence[Span]) -> None:
         """Store which worker did what for a job in this run, for its report."""

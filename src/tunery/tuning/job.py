@@ -101,8 +101,8 @@ class TuningJob:
         """How many candidates it will try, 0 if only time limits it."""
         return self._limits.trials or 0
 
-    async def run(self) -> JobStatus:
-        """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
+    async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
+        """Run to the end of the budget, or to a stop; the status is stored, after `worked`, and returned either way."""
         await self._account.reconcile(self.status.spend)  # before this run has a bill
         await self._charge_import()
         self.searches = await self._shared.join(self._context, self._imported.tasks)
@@ -136,7 +136,10 @@ class TuningJob:
             raise
         finally:
             self._shared.leave(self._context)
-            await self._store.write(partial(leave, status=self.status))
+            try:
+                await worked()  # whoever follows the job hears nothing after its end
+            finally:
+                await self._store.write(partial(leave, status=self.status))
         return self.status
 
     def _about_stop(self) -> str:

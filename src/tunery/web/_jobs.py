@@ -15,18 +15,17 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
 from fastapi.responses import FileResponse, StreamingResponse
 
-from tunery._errors import NothingFoundError
+from tunery._errors import NothingFoundError, UsageError
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.codec import Plain, budget_data, request_data
-from tunery.service.stored_jobs import answer_of
+from tunery.service.stored_jobs import answer_of, left_of_month
 from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
 from tunery.web._files import model_path
 from tunery.web._hub import AT_REST
-from tunery.web._people import month_of
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User, still_holds
 
@@ -354,15 +353,12 @@ async def check_month(service: Service, caller: Caller) -> None:
     Raises:
         RefusedError: it has.
     """
-    limit = caller.account.month_money
-    if limit is None:
+    if caller.account.month_money is None:
         return
-    used = sum((await month_of(service, caller.account.name)).money.values())
-    if used >= limit:
-        raise RefusedError(
-            429, "budget", f"the account {caller.account.name} has used {used:.2f} of its {limit:.2f} of this month; "
-            "ask an administrator for more"
-        )  # fmt: skip
+    try:
+        await service.store.read(lambda store: left_of_month(store, caller.account.name))
+    except UsageError as error:
+        raise RefusedError(429, "budget", str(error)) from None
 
 
 async def rest(service: Service, job_id: str, within_s: float) -> None:

@@ -7,15 +7,16 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
 
 from tunery.reports.spending import sums, tried
+from tunery.service.stored_jobs import month
 from tunery.store import Charge, Store, StoredAccount, StoredToken
 from tunery.web._bodies import AccountChange, AccountIn, AccountOut, NewToken, TokenIn, TokenOut, UsageOut
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, ROLES, Admin, Caller, Reader, Service, TheService
 from tunery.web._tokens import digest_of, new_token
 
+_DAY_S = 86_400.0
 router = APIRouter(prefix="/v1", tags=["people"])
 Name = Annotated[str, InPath(pattern="^[a-z0-9][a-z0-9._-]{0,62}$")]
-_DAY_S = 86_400.0
 
 
 @router.get("/me")
@@ -119,14 +120,15 @@ async def usage(service: TheService, caller: Reader, account: Annotated[str, Que
     """Show what an account's jobs of this month have cost; other accounts' only an administrator sees."""
     name = account or caller.account.name
     _check_own(caller, name)
+    if account:
+        await service.store.read(lambda store: store.accounts.get(name))  # else nobody would learn of a slip of the pen
     return await month_of(service, name)
 
 
 async def month_of(service: Service, account: str) -> UsageOut:
     """Return what an account's jobs that were submitted this month have cost so far, from the ledger."""
     now = datetime.now(UTC)
-    first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
-    until = now.timestamp() + _DAY_S  # the database's clock may be ahead
+    first, until = month(now)
 
     def ask(store: Store) -> tuple[list[Charge], int]:
         charges = store.usage(first, until, account).get(account, [])

@@ -55,8 +55,8 @@ def list_(
         for one in found:
             waiting = ", ".join(f"{count} {kind}" for kind, count in one["queue"].items())
             load = f"{one['busy']} of {one['granted']} cores busy" if one["granted"] else ""
-            did = f"{duration(one['core_s'])} of core time so far" if one["core_s"] else ""
-            others = f"{one['others']:.1f} used by others" if one["others"] else ""
+            did = f"{duration(one['core_s'])} of core time so far" if one.get("core_s") else ""
+            others = f"{one['others']:.1f} used by others" if one.get("others") else ""
             said = ", ".join(filter(None, (load, others, did)))
             say("  ".join(filter(None, (one["name"], one["state"], said, waiting and f"waiting: {waiting}",
                                         one["trouble"]))))  # fmt: skip

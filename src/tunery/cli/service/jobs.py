@@ -38,7 +38,7 @@ def list_(
 ) -> None:
     """List the jobs, latest first."""
     from tunery.reports.data import sums
-    from tunery.reports.format import as_text, duration, milliseconds, new_table, ratio
+    from tunery.reports.format import as_text, duration, milliseconds, new_table, printable, ratio
 
     found = _latest(store, socket, server, limit)
     if json:
@@ -47,8 +47,9 @@ def list_(
     table = new_table("job", "network", "state", "#trials", "#time", "#untuned ms", "#tuned ms", "#speed-up", "begun")
     for status in found:
         before, after = sums(status.tasks)
+        name = printable(str(status.request.get("name", "")), lines=False)
         table.add_row(
-            status.job_id, str(status.request.get("name", "")), status.state.value, str(status.spend.trials),
+            status.job_id, name, status.state.value, str(status.spend.trials),
             duration(status.spend.wall_s), milliseconds(before), milliseconds(after), ratio(before, after),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created_at)),
         )  # fmt: skip
@@ -81,7 +82,7 @@ def show(
 ) -> None:
     """Show a job: what was asked for, its tasks, and what it has spent."""
     from tunery.reports.data import plain, task_data
-    from tunery.reports.format import as_text, duration
+    from tunery.reports.format import as_text, duration, printable
     from tunery.reports.job import host_seconds
     from tunery.reports.text import cost_lines, filter_lines, tasks_table
 
@@ -94,12 +95,13 @@ def show(
         tasks = [task_data(task) for task in status.tasks]
         emit({**summary(status), **more, "request": status.request, "tasks": tasks, "answer": answer, "hosts": hosts})
         return
-    say(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip())
-    say("  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"}))
+    say(printable(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip(), lines=False))
+    asked = "  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"})
+    say(printable(asked, lines=False))
     if status.tasks:
         say(as_text(tasks_table(status.tasks), width()))
     for name, value in (answer or {}).items():
-        say(f"{name}: {value}")
+        say(printable(f"{name}: {value}", lines=False))
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in status.spend.stage_s.items())
     say("\n".join([*filter_lines(status), *cost_lines(status), *([f"of workers  {stages}"] if stages else [])]))
     for host, kinds in hosts.items() if len(hosts) > 1 else ():

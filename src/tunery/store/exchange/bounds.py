@@ -107,6 +107,11 @@ def check_devices(devices: Mapping[str, Mapping[str, Any]]) -> None:
         _check("the cores of a device", facts.get("cores"), lambda cores: type(cores) is int and cores >= 0)
 
 
+def fit_name(text: str) -> str:
+    """Return a network's name as an import takes it: earlier versions stored names that none does."""
+    return "".join(char if char.isprintable() else "?" for char in text)[:_LONGEST_NAME] or "?"
+
+
 def _check_spec(spec: TensorSpec) -> None:
     _check("the name of an argument", spec.name, _is_name)
     _check("a dtype", spec.dtype, lambda dtype: _DTYPE.fullmatch(dtype) is not None)

@@ -22,6 +22,7 @@ from tunery.store._networks import holders, insert_holders
 from tunery.store.database import schema
 from tunery.store.database.codec import encode
 from tunery.store.database.connection import Database
+from tunery.store.exchange.bounds import fit_name
 from tunery.store.exchange.import_file import (
     FORMAT,
     VERSION,
@@ -110,13 +111,14 @@ def _export(connection: Connection, file: TextIO, account: str | None, network: 
     held = holders(connection)
     if account is not None:
         held = _held_by(connection, account, held)
-    chosen = _chosen(held, account, network)
+    chosen = _chosen(connection, held, account, network)
     named = set(connection.execute(sa.select(_records.c.device).where(chosen).distinct()).scalars())
     _write_line(file, {"format": FORMAT, "version": VERSION, "devices": known_facts(connection, named)})
     tasks = task_query().where(schema.tasks.c.key.in_(sa.select(_records.c.task_key).where(chosen)))
     for row in connection.execute(tasks).mappings():
         task = stored_task(row)
-        _write_line(file, {"task": encode(task), "networks": encode(held.get(task.workload.key, {}))})
+        networks = {digest: fit_name(name) for digest, name in held.get(task.workload.key, {}).items()}
+        _write_line(file, {"task": encode(task), "networks": encode(networks)})
     query = sa.select(_records.c.body, _records.c.document, _records.c.created_at).where(chosen).order_by(_records.c.id)
     count = 0
     rows = connection.execution_options(yield_per=500).execute(query).mappings()
@@ -136,13 +138,19 @@ def _held_by(connection: Connection, account: str, held: Mapping[str, Mapping[st
     }
 
 
-def _chosen(held: Mapping[str, Mapping[str, str]], account: str | None, network: str) -> sa.ColumnElement[bool]:
-    """Return which records an account has measured, of which network."""
+def _chosen(
+    connection: Connection, held: Mapping[str, Mapping[str, str]], account: str | None, network: str
+) -> sa.ColumnElement[bool]:
+    """Return which records an account has measured, of which network: by its digest, or a name that a job gave it."""
     chosen: sa.ColumnElement[bool] = sa.true()
     if account is not None:
         chosen &= _records.c.job_id.in_(sa.select(schema.jobs.c.job_id).filter_by(account=account))
     if network:
-        keys = [key for key, of in held.items() if network in {*of, *of.values()}]
+        mine = {} if account is None else {"account": account}
+        asked = sa.select(schema.jobs.c.request).filter_by(**mine)
+        requests = connection.execute(asked).scalars()
+        wanted = {network, *(one["network"] for one in requests if one.get("name") == network and one.get("network"))}
+        keys = [key for key, of in held.items() if not wanted.isdisjoint({*of, *of.values()})]
         if not keys:
             raise NothingFoundError(f"the store has no network {network!r}; see `tunery jobs list`")
         chosen &= _records.c.task_key.in_(sa.select(schema.tasks.c.key).where(schema.tasks.c.workload_key.in_(keys)))

@@ -140,6 +140,7 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
                 raise UsageError(
                     f"there is no file {model!r}; give an .onnx or .pt2 file, or a zoo:NAME from `tunery zoo list`"
                 )
+            _check_whole(Path(model))
             watcher.say("sending the model")
             model = service.upload(Path(model))
     return {
@@ -157,6 +158,23 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
         "priority": priority,
         "local": local,
     }
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse a model that would arrive without its weights.
+
+    Raises:
+        UsageError: it keeps some in another file.
+    """
+    if path.suffix != ".onnx" or not path.is_file():
+        return
+    from tunery.models.onnx._file import weights_beside
+
+    if beside := weights_beside(path):
+        raise UsageError(
+            f"{str(path)!r} keeps weights in {beside!r}, and a service takes models of one file; save it with its "
+            "weights inside (up to 2 GB), or leave out --server"
+        )
 
 
 def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
