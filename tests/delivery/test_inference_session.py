@@ -42,6 +42,13 @@ def test_it_answers_as_onnx_runtime_does(files: tuple[Path, Path]) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_what_only_onnx_runtime_has_is_missing_as_python_says_it(files: tuple[Path, Path]) -> None:
+    session = tunery.InferenceSession(files[1])
+    assert not hasattr(session, "get_modelmeta")
+    with pytest.raises(AttributeError, match="out"):
+        session.io_binding()
+
+
 def test_the_number_of_threads_is_the_options(files: tuple[Path, Path]) -> None:
     options = SimpleNamespace(intra_op_num_threads=2)
     assert tunery.InferenceSession(files[1], options)._network.threads == 2

@@ -66,6 +66,12 @@ class InferenceSession:
         """Give the network up, with its memory; outputs stay. The session cannot be used again."""
         self._network = None
 
+    def __getattr__(self, name: str) -> NoReturn:
+        other = "; give run() the arrays to write to as `out`" if "binding" in name else ""
+        raise AttributeError(
+            f"a session has no {name!r:.80}, only run, get_inputs, get_outputs, get_providers, close{other}"
+        )
+
     def _opened(self) -> CompiledNetwork:
         if self._network is None:
             raise UsageError("this session is closed; open another one")

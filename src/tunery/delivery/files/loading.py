@@ -164,7 +164,7 @@ def _identified(path: Path, trusted: Trusted | None) -> _Identified:
 
 def write_one(path: Path) -> str:
     """Return the advice to write a compiled file: to `path`, unless something else is there that would be lost."""
-    place = path if path.suffix == ".tunery" or not path.exists() else path.with_name(f"{path.stem}.tunery")
+    place = path.with_name(f"{path.stem}.tunery") if path.suffix != ".tunery" and os.path.isfile(path) else path  # noqa: PTH113 - Path raises where a name is too long
     return f"write one with `tunery compile MODEL -o {shlex.quote(str(place))}`"
 
 

@@ -45,7 +45,8 @@ const tunery_tensor *tunery_input(const tunery_network *network, int number);
 const tunery_tensor *tunery_output(const tunery_network *network, int number);
 
 /* Say where an input is read or an output is written at each run; `bytes` must be the tensor's. An input at an address
- * that 64 divides is read where it is, others are copied. What is bound must live until the last run. */
+ * that 64 divides is read where it is, others are copied. What is bound must live until the last run; outputs must not
+ * share memory with each other. */
 int tunery_bind_input(tunery_network *network, int number, const void *data, size_t bytes);
 int tunery_bind_output(tunery_network *network, int number, void *data, size_t bytes);
 
