@@ -76,8 +76,9 @@ def collected(only: Sequence[str] = (), part: str = "") -> Iterator[Case]:
         if (only and case.name not in only) or part not in case.name or case.model is None or not case.data_sets:
             continue
         inputs, outputs = case.data_sets[0]
-        if not all(isinstance(one, np.ndarray) for one in (*inputs, *outputs)):
+        if not all(isinstance(one, np.ndarray | np.generic) for one in (*inputs, *outputs)):
             continue  # sequences, optional values
+        inputs, outputs = [np.asarray(one) for one in inputs], [np.asarray(one) for one in outputs]
         data = case.model.SerializeToString()
         try:
             session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
@@ -85,7 +86,7 @@ def collected(only: Sequence[str] = (), part: str = "") -> Iterator[Case]:
         except Exception:  # noqa: BLE001 - what it does not run is not asked of us
             continue
         if all(_differs(left, right) is None for left, right in zip(found, outputs, strict=True)):
-            yield Case(case.name, _operator(case), data, list(inputs), list(outputs))
+            yield Case(case.name, _operator(case), data, inputs, outputs)
 
 
 def _operator(case: Any) -> str:

@@ -86,6 +86,14 @@ class TestMetaScheduleContract(DialectContract):
                 np.testing.assert_array_equal(ours, naive)
         assert faster >= 2, "no reduction was reordered"
 
+    def test_what_is_tunable_is_told_as_from_its_designs(self, tasks: list[Task]) -> None:
+        from tunery.dialects.metaschedule.variants.program import space_of
+
+        for task in tasks:
+            instructions = [one for design in space_of(task).designs for one in design.trace.insts]
+            assert task.tunable == any(str(one.kind.name).startswith("Sample") for one in instructions)
+        assert {task.tunable for task in tasks} == {True, False}
+
     def test_what_may_be_timed_or_rounded_is_optimised(
         self, dialect: Dialect, tasks: list[Task], tmp_path: Path
     ) -> None:

@@ -68,8 +68,27 @@ class DesignSpace:
 
     @property
     def tunable(self) -> bool:
-        """Whether any design leaves a sampled decision open."""
+        """Whether any design leaves a sampled decision open.
+
+        MetaSchedule's own rules sample how far to unroll a program that reduces, and nothing of one block without:
+        the designs of these, which take a quarter of an import, need not be generated to tell.
+        """
+        kinds = _loop_kinds(self.module) if self.expression.design is None else []
+        if any(_REDUCED in each for each in kinds) and all(each <= {_SPATIAL, _REDUCED} for each in kinds):
+            return True
+        if kinds == [{_SPATIAL}]:
+            return False
         return any(str(inst.kind.name).startswith("Sample") for d in self.designs for inst in d.trace.insts)
+
+
+def _loop_kinds(module: Any) -> list[set[int]]:
+    """Return which types of iteration each block of a program has, [] where that cannot be told."""
+    schedule = tvm.s_tir.Schedule(module)
+    try:
+        blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+        return [{int(variable.iter_type) for variable in schedule.get(block).iter_vars} for block in blocks]
+    except Exception:  # noqa: BLE001 - an unusual program
+        return []
 
 
 def open_space(module: Any, target: Any) -> DesignSpace:
