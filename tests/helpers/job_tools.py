@@ -176,4 +176,4 @@ def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
+        time.sleep(0.05)

@@ -158,9 +158,12 @@ def test_a_hog_that_stays_is_waited_for_only_so_long_and_then_marked(
 
 
 def test_a_short_budget_is_not_spent_on_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with watched(monkeypatch, patience_s=1000.0) as (hog, _):
-        hog.start()
-        report = run_in(tmp_path, SOURCE, "8s", threads=1)
+    def make(*args: object, **more: object) -> Runtime:
+        more["foreign"] = ForeignWatch(FakeForeignLoad(itertools.repeat(1.0)), Foreign(2, patience_s=1000.0))
+        return Runtime(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opening, "Runtime", make)
+    report = run_in(tmp_path, SOURCE, "6s", threads=1)
     assert report.job.spend.trials > 0
     assert report.job.spend.wall_s < 60.0, "the hog never leaves"
 

@@ -70,9 +70,9 @@ def test_a_client_that_vanishes_leaves_its_job_running(daemon: Daemon) -> None:
 
 def test_killed_and_started_again_it_goes_on_with_every_job(tmp_path: Path) -> None:
     first = Daemon(tmp_path)
-    jobs = [first.client.submit(request(f"{LONG}&seed={n}", 40), ShareRequest(priority=n)).job_id for n in range(3)]
+    jobs = [first.client.submit(request(f"{LONG}&seed={n}", 24), ShareRequest(priority=n)).job_id for n in range(3)]
     first.client.act("pause", jobs[2])
-    wait_until(lambda: raced(tmp_path).total() > 12)
+    wait_until(lambda: raced(tmp_path).total() > 8)
     first.end(signal.SIGKILL)
     before = raced(tmp_path)
     assert first.path.exists(), "a killed daemon cannot clean up"
@@ -80,7 +80,7 @@ def test_killed_and_started_again_it_goes_on_with_every_job(tmp_path: Path) -> N
     assert "going on with 2 jobs" in second.greeting
     for job in jobs[:2]:
         status = second.client.act("follow", job)
-        assert (status.state, status.spend.trials) == (JobState.DONE, 40)
+        assert (status.state, status.spend.trials) == (JobState.DONE, 24)
     assert state_of(tmp_path, jobs[2]) is JobState.PAUSED
     assert second.client.act("resume", jobs[2], follow=True).state is JobState.DONE
     assert second.end(signal.SIGTERM) == 0

@@ -9,9 +9,27 @@ from studies import Options, write
 pytestmark = pytest.mark.jobs
 
 
-def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_version_runs_on_the_fake_compiler_and_goes_on_where_it_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
-    report = run(Options(quick=True), dialect="fake")
+    lines: list[str] = []
+    options = Options(quick=True, say=lines.append)
+
+    def interrupted(bench: Bench, times: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "truths", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(options, dialect="fake")
+    (kept,) = (tmp_path / "cache").glob("study-*")
+    before = len(lines)
+    report = run(options, dialect="fake")
+    first = report.data["tasks"][0]["name"]
+    assert len([line for line in lines[before:] if line.startswith(first)]) == 2, "what was done, and the step left"
+    assert not kept.exists(), "the next run measures anew"
+
     assert [task["candidates"] for task in report.data["tasks"]] == [24, 24]
     for task in report.data["tasks"]:
         cost = {p["name"]: p["device_s"] for p in task["procedures"]}
@@ -30,25 +48,3 @@ def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: 
     files = write(report, tmp_path / "out")
     assert [file.name for file in files] == ["measurement.json", "measurement-cost.png", "measurement-truth.png"]
     assert all(file.stat().st_size > 1000 for file in files)
-
-
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path))
-    lines: list[str] = []
-    options = Options(quick=True, say=lines.append)
-
-    def interrupted(bench: Bench, times: int) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Bench, "truths", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(options, dialect="fake")
-    (kept,) = tmp_path.glob("study-*")
-    before = len(lines)
-    report = run(options, dialect="fake")
-    first = report.data["tasks"][0]["name"]
-    again = [line for line in lines[before:] if line.startswith(first)]
-    assert len(again) == 2, "what was done, and the one step that was left"
-    assert all(p["truth_s"] > 0 for task in report.data["tasks"] for p in task["procedures"])
-    assert not kept.exists(), "the next run measures anew"

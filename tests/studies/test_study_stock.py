@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -261,22 +262,11 @@ def test_a_network_that_fails_costs_itself_only(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.jobs
-def test_a_task_that_never_has_a_latency_leaves_no_moment_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
-    request = Request(MODEL, dialect="fake", threads=1)
-    side = our_side(request, 4.0, tmp_path / "ours")
-    never = replace(side, curve=tuple(replace(point, latency_s=None) for point in side.curve))
-    monkeypatch.setattr(stock_sides, "moments", lambda wall_s: [wall_s])
-    [last] = deliver(request, never, tmp_path / "ours")
-    assert last.sum_s is None
-    assert Path(last.file).exists()
-
-
-@pytest.mark.jobs
 def test_a_checkpoint_is_compiled_from_what_was_known_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     request = Request(MODEL, dialect="fake", threads=1)
-    side = our_side(request, 8.0, tmp_path / "ours")
+    side = our_side(request, 4.0, tmp_path / "ours")
+    shutil.copytree(tmp_path / "ours", tmp_path / "never")
     first = next(point for point in side.curve if point.latency_s is not None)
     monkeypatch.setattr(stock_sides, "moments", lambda wall_s: [0.0, first.wall_s, wall_s])
     early, last = deliver(request, side, tmp_path / "ours")
@@ -289,6 +279,13 @@ def test_a_checkpoint_is_compiled_from_what_was_known_then(tmp_path: Path, monke
     with open_store(our_store(tmp_path / "ours")) as store:
         assert store.stats().records < side.trials
     assert asdict(side)["tasks"] == 2
+
+    # A task that never has a latency leaves no moment out.
+    never = replace(side, curve=tuple(replace(point, latency_s=None) for point in side.curve))
+    monkeypatch.setattr(stock_sides, "moments", lambda wall_s: [wall_s])
+    [last] = deliver(request, never, tmp_path / "never")
+    assert last.sum_s is None
+    assert Path(last.file).exists()
 
 
 def test_a_budget_that_is_no_time_is_refused() -> None:

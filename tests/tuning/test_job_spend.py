@@ -36,7 +36,7 @@ BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&b
 def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "HEARTBEAT_S", 0.2)  # at each of them, what nobody pays for becomes overhead
     before = os_core_s()
-    report = run_in(tmp_path, BUSY, "20trials")
+    report = run_in(tmp_path, BUSY, "10trials")
     used_s = os_core_s() - before
     with open_store(report.store) as store:
         charges = store.ledger(report.job.job_id)
@@ -51,7 +51,7 @@ def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path, monkeypatch
 
 
 def test_money_is_the_machine_for_the_time_it_was_kept(tmp_path: Path) -> None:
-    report = run_in(tmp_path, BUSY, "8trials")
+    report = run_in(tmp_path, BUSY.replace("tasks=2", "tasks=1"), "4trials")
     spend, prices = report.job.spend, load_prices()
     with open_store(report.store) as store:
         charges = store.ledger(report.job.job_id)
@@ -90,18 +90,6 @@ def test_only_candidates_that_were_the_best_have_helped(tmp_path: Path) -> None:
     for stage in ("build", "measure"):
         assert sum(charge.count for charge in charges if charge.stage == stage and charge.helped) == improved
     assert 0 < improved < 40
-
-
-@pytest.mark.parametrize(("budget", "kind"), [("3s", "seconds"), ("$0.0002", "money"), ("40J", "joules")])
-def test_a_limit_ends_the_search_and_the_result_says_what_is_left(tmp_path: Path, budget: str, kind: str) -> None:
-    report = run_in(tmp_path, BUSY + "&space=64x64x64", budget)
-    assert report.job.state is JobState.DONE
-    limit = getattr(Budget.parse(budget), kind)
-    left = report.job.remaining[kind]
-    used = report.job.spend.wall_s if kind == "seconds" else getattr(report.job.spend, kind)
-    assert left == pytest.approx(limit - used, abs=0.05 * limit)
-    # A busy machine may use it all up on the import; what was reached until then is in the store either way.
-    assert len(report.job.tasks) == 2
 
 
 def test_a_result_says_what_more_would_probably_buy(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_records_and_ledger(tmp_path: Path) -> None:
     assert sum(row.wall_s for row in rows) == pytest.approx(sum(spend.stage_s.values()))
 
 
+@pytest.mark.slow  # what a limit of each kind allows is told in test_limits.py
 def test_a_time_budget_is_kept(tmp_path: Path) -> None:
     report = run_in(tmp_path, "fake:timed?tasks=2&build_s=0.02&space=64x64x64", "10s")
     assert report.job.state is JobState.DONE
@@ -110,7 +111,7 @@ def test_a_budget_that_only_reads_the_model_says_so(tmp_path: Path) -> None:
 
 def test_time_that_the_finals_do_not_need_is_not_kept_for_them(tmp_path: Path) -> None:
     # Reading the model takes more than half of the budget: no more than the rest was ever kept for finals.
-    report = run_in(tmp_path, "fake:slow?tasks=1&frozen=30&extract_s=8", "15s,3trials")
+    report = run_in(tmp_path, "fake:slow?tasks=1&frozen=30&extract_s=5", "9s,3trials")
     assert report.job.spend.trials > 0
     assert report.job.tasks[0].baseline_s is not None
 

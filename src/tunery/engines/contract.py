@@ -38,7 +38,10 @@ PATIENCE_S = 120.0
 
 
 class EngineContract(ABC):
-    """What `Engine` promises, as tests. `make` returns a new engine; the suite closes it."""
+    """What `Engine` promises, as tests. `make` returns a new engine; the suite closes it.
+
+    One engine serves all checks, each with workers of its own.
+    """
 
     usage: list[tuple[str, str, float, float]]
 
@@ -46,11 +49,12 @@ class EngineContract(ABC):
     def make(self, on_usage: OnUsage) -> Engine:
         """Return a new engine that reports to `on_usage`."""
 
-    @pytest.fixture
-    def engine(self) -> Iterator[Engine]:
-        """Give an engine, and close it."""
-        self.usage = []
-        with self.make(lambda *entry: self.usage.append(entry)) as engine:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
+        """Give an engine that all checks share, and close it."""
+        cls.usage = []
+        with cls().make(lambda *entry: cls.usage.append(entry)) as engine:
             yield engine
 
     def test_plain_data_survives_the_border(self, engine: Engine) -> None:
@@ -261,7 +265,8 @@ class EngineContract(ABC):
         assert control.cpu_s(worker) >= 0.38
         assert control.own_cpu_s() >= 0
 
-    def test_close_answers_every_call(self, engine: Engine, tmp_path: Path) -> None:
+    def test_close_answers_every_call(self, tmp_path: Path) -> None:
+        engine = self.make(lambda *_: None)
         worker = engine.start(PROBE)
         flying = engine.call(worker, "meet", tmp_path / "here", tmp_path / "never", deadline_s=PATIENCE_S)
         waiting = engine.call(worker, "count", deadline_s=PATIENCE_S)
