@@ -21,3 +21,8 @@ SEARCHED: Mapping[str, tuple[str, ...]] = {
     "microkernels": (*FLAGS["im2col-data-tiling"], "--iree-llvmcpu-enable-ukernels=all"),
 }
 """What is tried beside them: IREE's own code for single tiles. It gains on some networks and loses on others."""
+REWRITTEN: Mapping[str, tuple[str, ...]] = {
+    "rewritten": FLAGS["im2col-data-tiling"],
+    "rewritten-microkernels": SEARCHED["microkernels"],
+}
+"""What is tried of the network as `rewriting` writes it, where that is another one."""

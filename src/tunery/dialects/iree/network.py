@@ -19,13 +19,14 @@ from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
-from tunery.dialects.iree.flags import FLAGS, SEARCHED, TUNED
+from tunery.dialects.iree.flags import FLAGS, REWRITTEN, SEARCHED, TUNED
 from tunery.dialects.iree.kernel import Module, numpy_dtype
-from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags
+from tunery.dialects.iree.rewriting import rewrite
+from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags, import_onnx
 from tunery.domain import Network, Target, TensorSpec
 
 _FORMAT = "iree-1"
-MODULE, SPEC, README = "network.vmfb", "tuning.mlir", "README.md"
+MODULE, SPEC, README, MODEL = "network.vmfb", "tuning.mlir", "README.md", "rewritten.onnx"
 _ROUNDS = 9
 _LEAST_S = 0.02
 _TOLERANCE = 1e-2
@@ -34,7 +35,10 @@ TUNED_NAME = "tuned"
 
 @dataclass(frozen=True)
 class Made:
-    """A network compiled in the way called `name`; `latencies_s` has the seconds of all ways that work."""
+    """A network compiled in the way called `name`; `latencies_s` has the seconds of all ways that work.
+
+    `model` is the rewritten network that it was made of, None where that is the network as it is.
+    """
 
     name: str
     flags: tuple[str, ...]
@@ -42,6 +46,7 @@ class Made:
     path: Path
     latencies_s: Mapping[str, float]
     refused: Mapping[str, str]
+    model: Path | None = None
 
 
 def fastest(network: Network, source: Path, target: Target, spec: str, directory: Path) -> Made:
@@ -53,14 +58,17 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
     function = function_of(source)
     modules: dict[str, Module] = {}
     refused: dict[str, str] = {}
-    ways = {**FLAGS, **SEARCHED}
+    ways = {name: (source, flags) for name, flags in {**FLAGS, **SEARCHED}.items()}
     if spec:
         (directory / SPEC).write_text(spec)
-        ways[TUNED_NAME] = (*TUNED, f"--iree-codegen-tuning-spec-path={directory / SPEC}")
-    for name, flags in ways.items():
+        ways[TUNED_NAME] = source, (*TUNED, f"--iree-codegen-tuning-spec-path={directory / SPEC}")
+    if rewrite(Path(network.path), directory / MODEL):
+        import_onnx(directory / MODEL, directory / "rewritten.mlir")
+        ways |= {name: (directory / "rewritten.mlir", flags) for name, flags in REWRITTEN.items()}
+    for name, (module, flags) in ways.items():
         path = directory / f"{name}.vmfb"
         try:
-            compile_module(source, [*cpu_flags(target.config["mcpu"]), *flags], path)
+            compile_module(module, [*cpu_flags(target.config["mcpu"]), *flags], path)
             modules[name] = Module(path.read_bytes(), function, target.threads)
         except DialectError as error:
             refused[name] = str(error)
@@ -69,7 +77,8 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
         raise DialectError(next(iter(refused.values())))
     times = _timed({name: module for name, module in modules.items() if name not in refused})
     best = min(times, key=lambda name: times[name])
-    return Made(best, ways[best], function, directory / f"{best}.vmfb", times, refused)
+    model = directory / MODEL if best in REWRITTEN else None
+    return Made(best, ways[best][1], function, directory / f"{best}.vmfb", times, refused, model)
 
 
 def function_of(source: Path) -> str:
@@ -136,12 +145,12 @@ def _timed(modules: Mapping[str, Module]) -> dict[str, float]:
     return fastest_s
 
 
-def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bool) -> str:
-    """Return how IREE's own programs make a module of the model."""
+def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bool, rewritten: bool = False) -> str:
+    """Return how IREE's own programs make a module of the model, or of the one that it was rewritten to."""
     told = [f"--iree-codegen-tuning-spec-path={SPEC}"] if spec else []
     plain = [one for one in flags if "tuning-spec-path" not in one]
     make = ["iree-compile", "network.mlir", *cpu_flags(target.config["mcpu"]), *plain, *told, "-o", MODULE]
-    model = shlex.quote(f"{network.name}.onnx")
+    model = MODEL if rewritten else shlex.quote(f"{network.name}.onnx")
     return f"iree-import-onnx {model} -o network.mlir --opset-version {OPSET}\n{shlex.join(make)}\n"
 
 
@@ -156,10 +165,12 @@ def write(output: Path, network: Network, target: Target, made: Made, spec: str)
     readme = (
         f"# {network.name}, tuned\n\n`{MODULE}` runs with IREE {VERSION}'s runtime, by `--function={made.function}`.\n"
         "It was made by\n\n```\n"
-        f"{commands(network, target, made.flags, spec=made.name == TUNED_NAME)}```\n"
+        f"{commands(network, target, made.flags, spec=made.name == TUNED_NAME, rewritten=made.model is not None)}```\n"
     )
     with replacing(output) as part, new_archive(part) as archive:
         archive.add(MODULE, made.path)
+        if made.model is not None:
+            archive.add(MODEL, made.model)
         for name, text in ((SPEC, spec and explained(spec, network, target)), (README, readme)):
             if text:
                 with archive.member(name) as member:
@@ -181,7 +192,7 @@ def members(path: Path, digest: str = "") -> dict[str, bytes]:
     """
     try:
         with open_archive(path, digest) as archive:
-            return {name: archive.read(name) for name in (MODULE, SPEC, README) if name in archive.sizes}
+            return {name: archive.read(name) for name in (MODULE, SPEC, README, MODEL) if name in archive.sizes}
     except ArchiveError as error:
         raise UsageError(_damaged(path, error)) from error
 

@@ -1,0 +1,265 @@
+"""A network with its convolutions and pools of images written as IREE's code is fast for: channels last, no windows.
+
+IREE makes slow code of windows over an image. Here what a window sees becomes slices of the padded image, one for each
+place of the window: a depthwise convolution is the sum of their products with the weights, a pool their maximum, and
+any other convolution one product of matrices, of all slices side by side. Strides become a dimension, so that a slice
+takes what lies together. Whatever is between, element by element, stays channels last, too.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+_Array = npt.NDArray[Any]
+_LAST, _FIRST, _WINDOW = (0, 2, 3, 1), (0, 3, 1, 2), (2, 3)
+_EACH = frozenset({"Relu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "LeakyRelu", "Elu", "Erf", "Exp",
+                   "Sqrt", "Neg", "Abs", "Softplus", "Identity"})  # fmt: skip
+_BOTH = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Pow"})
+_OLDEST = 13
+"""The first version of ONNX's operators that has those written here in this form."""
+_AXES_GIVEN = 18
+"""The first version in which the axes of a mean are an input."""
+_LEAST_CHANNELS = 8
+"""With fewer, a slice is many short pieces: such a convolution, as a rule the first, is left to IREE."""
+_LARGEST = 10**9
+"""Bytes of a model's file: twice as many are the most that one file of ONNX can hold."""
+_MOST_PLACES = 64
+
+
+def rewrite(model: Path, output: Path) -> bool:
+    """Write a model that computes the same, to `output`; return whether there is anything to rewrite.
+
+    What has inner graphs, or weights beside its file, is left as it is.
+    """
+    if model.stat().st_size > _LARGEST:
+        return False
+    whole = onnx.shape_inference.infer_shapes(onnx.load(model, load_external_data=False))
+    version = max((one.version for one in whole.opset_import if one.domain in {"", "ai.onnx"}), default=0)
+    inner = any(at.HasField("g") or at.graphs for node in whole.graph.node for at in node.attribute)
+    beside = any(one.data_location == onnx.TensorProto.EXTERNAL for one in whole.graph.initializer)
+    if version < _OLDEST or inner or beside or not _Rewriting(whole.graph, version).run():
+        return False
+    onnx.save(whole, output)
+    return True
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows over an image that is called `name`: `pads` are those before it, `out` is how many windows there are."""
+
+    name: str
+    size: tuple[int, ...]
+    steps: tuple[int, ...]
+    pads: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def whole(self) -> list[int]:
+        """The size of an image in which all windows lie, a multiple of their steps."""
+        return [(n + (k - 1) // step) * step for n, k, step in zip(self.out, self.size, self.steps, strict=True)]
+
+
+class _Rewriting:
+    """A graph on its way: `lasts` has the channels-last form of a value; those in `missing` have no other form yet."""
+
+    def __init__(self, graph: onnx.GraphProto, version: int) -> None:
+        self._graph, self._version = graph, version
+        self._constants = {one.name: one for one in graph.initializer}
+        self._shapes = {one.name: tuple(one.dims) for one in graph.initializer}
+        for one in (*graph.value_info, *graph.input, *graph.output):
+            kind = one.type.tensor_type
+            sizes = tuple(dim.dim_value for dim in kind.shape.dim)
+            if kind.elem_type == onnx.TensorProto.FLOAT and all(sizes):
+                self._shapes[one.name] = sizes
+        self._nodes: list[onnx.NodeProto] = []
+        self._lasts: dict[str, str] = {}
+        self._missing: set[str] = set()
+        self._count = 0
+
+    def run(self) -> bool:
+        """Rewrite the graph in place; return whether a convolution is written in another way now."""
+        convolutions = 0
+        for node in list(self._graph.node):
+            made = self._made(node)
+            if made is None:
+                for name in node.input:
+                    self._first(name)
+                self._nodes.append(node)
+                continue
+            convolutions += node.op_type == "Conv"
+            self._lasts[node.output[0]] = made
+            self._missing.add(node.output[0])
+        for one in self._graph.output:
+            self._first(one.name)
+        used = {name for node in self._nodes for name in node.input}
+        kept = [one for one in self._constants.values() if one.name in used]
+        for field, values in (("node", self._nodes), ("initializer", kept), ("value_info", ())):
+            self._graph.ClearField(field)
+            getattr(self._graph, field).extend(values)
+        return convolutions > 0
+
+    def _made(self, node: onnx.NodeProto) -> str | None:
+        """Write what computes a node's output channels last; return its name, None where the node is to stay."""
+        if len(node.output) != 1 or node.domain not in {"", "ai.onnx"} or not self._is_image(node.output[0]):
+            return None
+        if node.op_type in {"Conv", "MaxPool"}:
+            return self._convolution(node) if node.op_type == "Conv" else self._pool(node)
+        return self._between(node) if any(name in self._lasts for name in node.input) else None
+
+    def _between(self, node: onnx.NodeProto) -> str | None:
+        """Write what is between convolutions, of images of which one is channels last at least."""
+        given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        made, inputs = None, list(node.input)
+        if node.op_type in _EACH:
+            made = self._add(node.op_type, [self._last(inputs[0]), *inputs[1:]], **given)
+        elif node.op_type in _BOTH:
+            operands = [self._operand(name) for name in inputs]
+            made = None if None in operands else self._add(node.op_type, [one for one in operands if one], **given)
+        elif node.op_type == "Concat" and given["axis"] in {1, -3}:
+            made = self._add("Concat", [self._last(name) for name in inputs], axis=3)
+        elif node.op_type == "GlobalAveragePool":
+            axes = {"axes": [1, 2]} if self._version < _AXES_GIVEN else {}
+            more = [] if axes else [self._constant(np.array([1, 2]))]
+            made = self._add("ReduceMean", [self._last(inputs[0]), *more], keepdims=1, **axes)
+        return made
+
+    def _is_image(self, name: str) -> bool:
+        return len(self._shapes.get(name, ())) == len(_LAST)
+
+    # -- forms of a value -----------------------------------------------------------------------------------------
+
+    def _last(self, name: str) -> str:
+        """Return the channels-last form of a value."""
+        if name not in self._lasts:
+            known = self._constants.get(name)
+            self._lasts[name] = (
+                self._add("Transpose", [name], perm=_LAST) if known is None
+                else self._constant(numpy_helper.to_array(known).transpose(_LAST))
+            )  # fmt: skip
+        return self._lasts[name]
+
+    def _first(self, name: str) -> None:
+        """See to it that a value is there in the form that the model has it in."""
+        if name in self._missing:
+            self._missing.remove(name)
+            self._nodes.append(helper.make_node("Transpose", [self._lasts[name]], [name], perm=_FIRST))
+
+    def _operand(self, name: str) -> str | None:
+        """Return what stands for an operand beside images that are channels last, None where that is not known."""
+        if self._is_image(name):
+            return self._last(name)
+        shape = self._shapes.get(name)
+        if shape is None or name not in self._constants:
+            return None
+        if math.prod(shape) == 1:
+            return self._constant(numpy_helper.to_array(self._constants[name]).reshape(()))
+        if len(shape) == len(_LAST) - 1:
+            return self._constant(numpy_helper.to_array(self._constants[name]).transpose(1, 2, 0))
+        return None
+
+    def _add(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
+        self._count += 1
+        name = f"tunery/{self._count}"
+        self._nodes.append(helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def _constant(self, array: _Array) -> str:
+        self._count += 1
+        name = f"tunery/{self._count}"
+        self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return name
+
+    # -- windows --------------------------------------------------------------------------------------------------
+
+    def _convolution(self, node: onnx.NodeProto) -> str | None:
+        windows, (name, *others) = self._windows(node), node.input
+        if windows is None or others[0] not in self._constants or not set(others[1:]) <= self._constants.keys():
+            return None
+        weights = numpy_helper.to_array(self._constants[others[0]])
+        groups = next((one.i for one in node.attribute if one.name == "group"), 1)
+        if groups == weights.shape[0] == self._shapes[name][1] > 1:
+            return self._depthwise(windows, weights, others[1:])
+        return (
+            self._product(windows, weights, others[1:]) if groups == 1 and weights.shape[1] >= _LEAST_CHANNELS else None
+        )
+
+    def _pool(self, node: onnx.NodeProto) -> str | None:
+        windows = self._windows(node)
+        if windows is None:
+            return None
+        # Of a window that would see nothing of the image, tools do not agree whether it is one.
+        last = [(n - 1) * step - pad for n, step, pad in zip(windows.out, windows.steps, windows.pads, strict=True)]
+        inside = all(at < had for at, had in zip(last, self._shapes[windows.name][2:], strict=True))
+        return self._add("Max", self._places(windows, -np.inf)) if inside else None
+
+    def _windows(self, node: onnx.NodeProto) -> "_Windows | None":
+        """Return what a node's windows are, None where they are none of an image, or have gaps."""
+        given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        size = tuple(given.get("kernel_shape") or self._shapes.get(node.input[1], ())[2:])
+        plain = given.get("auto_pad", b"NOTSET") == b"NOTSET" and set(given.get("dilations", ())) <= {1}
+        if (
+            not plain
+            or not self._is_image(node.input[0])
+            or len(size) != len(_WINDOW)
+            or math.prod(size) > _MOST_PLACES
+        ):
+            return None
+        steps, pads = tuple(given.get("strides", (1, 1))), tuple(given.get("pads", (0, 0, 0, 0))[:2])
+        return _Windows(node.input[0], size, steps, pads, self._shapes[node.output[0]][2:])
+
+    def _depthwise(self, windows: "_Windows", weights: _Array, bias: Sequence[str]) -> str:
+        total = ""
+        for number, place in enumerate(self._places(windows, 0.0)):
+            i, j = divmod(number, weights.shape[3])
+            term = self._add("Mul", [place, self._constant(weights[:, 0, i, j])])
+            total = self._add("Add", [total, term]) if total else term
+        return self._add("Add", [total, *bias]) if bias else total
+
+    def _product(self, windows: "_Windows", weights: _Array, bias: Sequence[str]) -> str:
+        places = self._places(windows, 0.0)
+        side = self._add("Concat", places, axis=3) if len(places) > 1 else places[0]
+        matrix = weights.transpose(2, 3, 1, 0).reshape(-1, weights.shape[0])
+        made = self._add("MatMul", [self._reshaped(side, (-1, matrix.shape[0])), self._constant(matrix)])
+        made = self._add("Add", [made, *bias]) if bias else made
+        return self._reshaped(made, (self._shapes[windows.name][0], *windows.out, weights.shape[0]))
+
+    def _places(self, windows: "_Windows", filled: float) -> list[str]:
+        """Return what each place of a window sees, channels last: images as large as the output."""
+        batch, channels = self._shapes[windows.name][:2]
+        image, steps, jumps = self._padded(windows, filled), windows.steps, max(windows.steps) > 1
+        if jumps:
+            rows, columns = (n // step for n, step in zip(windows.whole, steps, strict=True))
+            image = self._reshaped(image, (batch, rows, steps[0], columns, steps[1], channels))
+        found = []
+        for i, j in np.ndindex(*windows.size):
+            begins = [i // steps[0], i % steps[0], j // steps[1], j % steps[1]] if jumps else [i, j]
+            sizes = [windows.out[0], 1, windows.out[1], 1] if jumps else windows.out
+            part = self._sliced(image, begins, [at + size for at, size in zip(begins, sizes, strict=True)])
+            found.append(self._reshaped(part, (batch, *windows.out, channels)) if jumps else part)
+        return found
+
+    def _padded(self, windows: "_Windows", filled: float) -> str:
+        """Return an image, channels last, that is as large as all windows with their steps are."""
+        sizes, image = self._shapes[windows.name][2:], self._last(windows.name)
+        more = [n - had - before for n, had, before in zip(windows.whole, sizes, windows.pads, strict=True)]
+        if min(more) < 0:
+            image = self._sliced(image, [0, 0], [had + min(n, 0) for had, n in zip(sizes, more, strict=True)])
+        behind = [max(n, 0) for n in more]
+        if any((*windows.pads, *behind)):
+            wide = np.array([0, *windows.pads, 0, 0, *behind, 0])
+            image = self._add("Pad", [image, self._constant(wide), self._constant(np.array(filled, np.float32))])
+        return image
+
+    def _sliced(self, image: str, begins: Sequence[int], ends: Sequence[int]) -> str:
+        bounds = [self._constant(np.array(one)) for one in (begins, ends, range(1, 1 + len(begins)))]
+        return self._add("Slice", [image, *bounds])
+
+    def _reshaped(self, image: str, shape: Sequence[int]) -> str:
+        return self._add("Reshape", [image, self._constant(np.array(shape))])
