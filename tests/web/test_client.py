@@ -116,15 +116,22 @@ def test_a_kernel_file_is_refused_before_it_is_sent(site: Served, tmp_path: Path
         client.load(tmp_path / "mine.toml").on().tune()
 
 
-def test_a_model_whose_weights_are_beside_it_is_not_sent(site: Served, tmp_path: Path) -> None:
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
-    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
-    weight = onnx.numpy_helper.from_array(np.ones(2, np.float32), "w")
+@pytest.mark.parametrize("location", ["../w.data", "/etc/hostname", "gone.data", "linked.data"])
+def test_weights_that_are_not_in_the_models_directory_are_not_sent(site: Served, tmp_path: Path, location: str) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "w.data").write_bytes(bytes(16))
+    (tmp_path / "net" / "linked.data").symlink_to(tmp_path / "w.data")
+    weight = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[2],
+                              data_location=onnx.TensorProto.EXTERNAL)  # fmt: skip
+    weight.external_data.add(key="location", value=location)
+    value, out = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
     graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "w"], ["y"])], "net", [value], [out], [weight])
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "net.onnx", save_as_external_data=True, location="w.data",
-              size_threshold=0)  # fmt: skip
-    with tunery.connect(site.url, site.admin_token) as client, pytest.raises(tunery.UsageError, match=r"w\.data"):
-        client.load(tmp_path / "net.onnx").on(dialect="fake").tune()
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "net" / "net.onnx")
+    with (
+        tunery.connect(site.url, site.admin_token) as client,
+        pytest.raises(tunery.UsageError, match=location.rpartition("/")[2]),
+    ):
+        client.load(tmp_path / "net" / "net.onnx").on(dialect="fake").tune()
 
 
 def test_commands_at_a_service_answer_as_on_its_store(
@@ -240,6 +247,32 @@ def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(
     assert all(one["name"] == done["tasks"][0]["name"] and one["detail"] for one in there["failures"])
     shown = CliRunner().invoke(app, ["jobs", "log", done["id"], "--server", site.url]).output
     assert shown.count("wrong-result") == failed
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_a_model_with_weights_in_other_files_is_sent_whole_and_once(site: Served, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((32, 32), dtype=np.float32) for _ in range(2)]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w0"], ["h"]), onnx.helper.make_node("MatMul", ["h", "w1"], ["y"])],
+        "net",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [16, 32])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [16, 32])],
+        [onnx.numpy_helper.from_array(value, f"w{number}") for number, value in enumerate(weights)],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path, save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0)
+    with tunery.connect(site.url, site.admin_token) as client:
+        tuned = client.load(path).on("native", threads=1).within("6trials").tune()
+        compiled = tuned.compile(tmp_path / "net.tunery")
+        compiled.benchmark(["onnxruntime"], seconds=0.2)
+    local = tunery.load(path).on("native", threads=1).within("1trials").tune()
+    assert local.result.job.request["network"] == tuned.result.job.request["network"]
+    x = rng.standard_normal((16, 32), dtype=np.float32)
+    (ours,) = tunery.InferenceSession(compiled.path).run(None, {"x": x})
+    np.testing.assert_allclose(ours, x @ weights[0] @ weights[1], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.tvm

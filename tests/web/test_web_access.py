@@ -209,6 +209,11 @@ def test_an_upload_is_kept_only_whole_and_of_its_digest(serve: Serve) -> None:
         assert large.status_code == 413
         for _ in range(2):
             assert (await user.put(f"/v1/blobs/{digest}?name=../../a b.onnx", content=blob)).status_code == 201
+        for asked, status in (("bytes=x", 400), ("lines=1-2", 400), ("bytes=99999999-", 416)):
+            refused = await user.get(f"/v1/blobs/{digest}", headers={"Range": asked})
+            assert (refused.status_code, refused.json()["status"]) == (status, status)
+            assert refused.headers["Content-Type"] == "application/problem+json"
+            assert ("Content-Range" in refused.headers) == (status == 416)
         got = await user.get(f"/v1/blobs/{digest}", headers={"Range": "bytes=0-9"})
         assert (got.status_code, got.content) == (206, bytes(10))
         assert "a_b.onnx" in got.headers["content-disposition"]

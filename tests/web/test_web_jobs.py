@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -80,8 +81,10 @@ def test_a_stream_ends_with_its_token(serve: Serve) -> None:
         places = [f"/v1/jobs/{job_id}/events", "/v1/live/jobs", f"/v1/live/jobs/{job_id}"]
         streams = [await opened(site, place, ends["token"]) for place in places]
         others = [await opened(site, place, stays["token"]) for place in places]
+        waiting = asyncio.create_task(site.client(ends["token"]).get(f"/v1/jobs/{job_id}?wait=60"))
         assert (await ann.delete(f"{token}/{ends['id']}")).status_code == 204
         await asyncio.gather(*streams)
+        assert (await waiting).status_code == 401
         assert (await ann.get(f"/v1/jobs/{job_id}")).json()["state"] == "running"
         assert not any(other.done() for other in others)
         for other in others:
@@ -180,6 +183,77 @@ def test_a_job_costs_no_more_than_is_left_of_the_month(serve: Serve, model: str)
         assert refused.status_code == 429
         again = await user.post(f"/v1/jobs/{second['id']}:resume")
         assert again.status_code in {422, 429}
+
+    serve(main)
+
+
+def test_jobs_at_once_share_what_is_left_of_the_month(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sheet = tmp_path / "prices.toml"
+    sheet.write_text(
+        'machine = "m"\ncurrency = "USD"\nmachine_hour = 3600\ncores = 2\nkwh = 0\nsource = "s"\ndate = 2026-01-01\n'
+    )
+    monkeypatch.setenv("TUNERY_PRICES", str(sheet))
+
+    async def main(site: Site) -> None:
+        user = await site.account("usr", month_money=6.0)
+        job = {"model": "fake:endless?tasks=2&build_s=0.02&space=16x16x16", "dialect": "fake", "threads": 1}
+        job |= {"budget": "100000trials,$1000"}
+        jobs = [await submitted(user, {**job, "seed": seed}) for seed in range(4)]
+        ends = [await ended(user, one["id"]) for one in jobs]
+        assert sum(one["spend"]["money"] or 0.0 for one in ends) < 4 * 6.0
+        refused = await user.post("/v1/jobs", json={**job, "seed": 9})
+        assert refused.status_code == 429
+
+    serve(main)
+
+
+def test_a_comparison_ends_with_the_month(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr", month_money=1e-5)
+        job = {"kind": "bench", "model": "fake:web?tasks=1&build_s=600", "dialect": "fake", "threads": 1}
+        done = await ended(user, (await submitted(user, job))["id"])
+        assert done["state"] == "failed"
+        assert "usr" in done["message"]
+        assert (await user.post("/v1/jobs", json=job)).status_code == 429
+
+    serve(main)
+
+
+def test_weights_lie_beside_their_model_and_nowhere_else(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        digests = []
+        for client, blob in ((ann, b"a model"), (ann, b"weights"), (bob, b"bob's")):
+            digests.append(f"sha256:{hashlib.sha256(blob).hexdigest()}")
+            assert (await client.put(f"/v1/blobs/{digests[-1]}?name=net.onnx", content=blob)).status_code == 201
+        model, weights, foreign = digests
+        job = {**QUICK, "kind": "extract", "model": model}
+        for name in (
+            "../w",
+            "/etc/w",
+            "a/../w",
+            "a\\w",
+            "",
+            ".",
+            "..",
+            "a//w",
+            "w/",
+            "net.onnx",
+            "net.onnx/w",
+            "a\0w",
+            "\n",
+        ):
+            answer = await ann.post("/v1/jobs", json={**job, "weights": {name: weights}})
+            assert answer.status_code == 422, name
+        assert (await ann.post("/v1/jobs", json={**job, "weights": {"w": weights, "w/w": weights}})).status_code == 422
+        assert (await ann.post("/v1/jobs", json={**job, "weights": {"w": foreign}})).status_code == 404
+        assert (await ann.post("/v1/jobs", json={**QUICK, "weights": {"w": weights}})).status_code == 422
+        for name in ("net.onnx.data", "parts/a b.0", "onnx__MatMul_12", "é.bin"):
+            done = await submitted(ann, {**job, "weights": {name: weights}})
+            assert "/" not in done["request"]["model"]
+            await ended(ann, done["id"])
 
     serve(main)
 

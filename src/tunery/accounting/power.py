@@ -53,6 +53,11 @@ class Power:
         return self._clock(), self._busy_core_s(), self._meter.read_j()
 
 
+def modelled_w(cores: int) -> float:
+    """Return the watts of so many busy cores where nothing counts them."""
+    return MODELLED_W_PER_CORE * cores
+
+
 def machine_busy_core_s() -> float:
     """Return the core-seconds that this machine's cores were busy since its start."""
     times = psutil.cpu_times()

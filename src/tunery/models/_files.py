@@ -13,6 +13,7 @@ from tunery._errors import ModelError
 SCRATCH = ".scratch-"
 """How the names of temporary directories beside prepared models begin."""
 _SHOWN = 300
+_DEEPEST, _LONGEST_PART = 8, 200
 _KINDS = (
     (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
@@ -78,6 +79,13 @@ def read_regular(path: Path, most_bytes: int, too_large: str) -> bytes:
             return file.read(os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise ModelError(f"{shown(path)} cannot be read: {error.strerror}; check the disk") from None
+
+
+def is_inside(name: str) -> bool:
+    """Tell whether a file of this name can only lie in the directory that it is looked for in."""
+    parts = name.split("/")
+    plain = name.isprintable() and "\\" not in name and len(parts) <= _DEEPEST
+    return plain and all(part.strip(" .") and len(part.encode()) <= _LONGEST_PART for part in parts)
 
 
 def shown(path: Path) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tunery._errors import EngineError, LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
+from tunery.accounting.power import modelled_w
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
 from tunery.domain import HERE, Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
@@ -29,10 +31,11 @@ from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
+from tunery.service.months import MonthShare
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.resuming import beginning, check_currency, report_of
 from tunery.service.runtimes import Runtimes
-from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns, within
+from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
@@ -50,7 +53,8 @@ class _Entry:
     """A job that is in the room: waiting for its turn, or at `work`; `leaving` is the state in which it is taken out.
 
     `held` are the blobs of the networks that were prepared for it, and who holds them. One that was found in the store,
-    where others may take it as well, was `found_s` (monotonic seconds); others are zero.
+    where others may take it as well, was `found_s` (monotonic seconds); others are zero. `month` is what of its
+    account's month is for it; `used_up` says that this was all, where it ends for that.
     """
 
     request: Request
@@ -60,6 +64,8 @@ class _Entry:
     work: asyncio.Task[None] | None = None
     leaving: JobState | None = None
     held: tuple[tuple[Runtime, str], ...] = ()
+    month: MonthShare | None = None
+    used_up: str = ""
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -466,27 +472,52 @@ class JobManager:
 
     async def _live(self, job_id: str, entry: _Entry) -> None:
         """Do a job from its turn to its end; whatever goes wrong is its own failure."""
-        beating: asyncio.Task[None] | None = None
+        beside: list[asyncio.Task[None]] = []
         work = asyncio.current_task()
         assert work is not None
         try:
             if await self.store.write(partial(stored_jobs.acquire, job_id=job_id)):
-                beating = asyncio.create_task(self._keep_alive(job_id, work.cancel))
+                beside.append(asyncio.create_task(self._keep_alive(job_id, work.cancel)))
                 _tell(job_id, JobState.RUNNING, entry)
-                await self.store.read(partial(stored_jobs.left_of_month, account=entry.claim.owner))
+                await self._begin_month(job_id, entry)
+                beside.append(asyncio.create_task(self._end_with_month(entry)))
                 await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
-            await self._end_as(job_id, entry, entry.ending, "")
+            await self._end_as(job_id, entry, JobState.FAILED if entry.used_up else entry.ending, entry.used_up)
         except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
             text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
             await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
         finally:
-            if beating is not None:
-                beating.cancel()
+            for task in beside:
+                task.cancel()
             for runtime, blob in entry.held:
                 runtime.release(blob)
             self._active.pop(job_id, None)
             self._forget(job_id, entry)
+
+    async def _begin_month(self, job_id: str, entry: _Entry) -> None:
+        """Take a job's part of what is left of its account's month.
+
+        Raises:
+            UsageError: nothing is left.
+        """
+        status = await self.store.read(lambda store: store.job(job_id))
+        prices, cores = load_prices(entry.request.prices), max(self.dispatch.core_count(), os.cpu_count() or 1)
+        rate = prices.of_machine(cores) + prices.of_energy(modelled_w(cores))
+        month = MonthShare(self.store, job_id, entry.claim.owner, rate, status.spend.money or 0.0)
+        await month.look()
+        if month.used_up:
+            raise month.refusal()
+        entry.month = month
+
+    async def _end_with_month(self, entry: _Entry) -> None:
+        """End a job when it has had its part of the month; one that tunes ends by itself, as with its own budget."""
+        assert entry.month is not None
+        assert entry.work is not None
+        await entry.month.watch()
+        if entry.request.kind != TUNE and not entry.leaving:
+            entry.used_up = str(entry.month.refusal())
+            entry.work.cancel()
 
     async def _end_as(self, job_id: str, entry: _Entry, state: JobState, message: str) -> None:
         """Store how a job ended, or wait until the store can be written: nobody could end what runs for ever."""
@@ -507,7 +538,10 @@ class JobManager:
         """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
         request = entry.request
         options = options_of(request)
-        work = await self._works(request, job_id, entry.notify, entry.imported)
+        work, began = await self._works(request, job_id, entry.notify, entry.imported), time.monotonic()
+        if entry.month is not None:
+            before = entry.month.before
+            entry.month.meter(lambda: before + _cost(work, time.monotonic() - began))
         try:
             answer = await self._do(work, lambda work: VERBS[request.kind].run(work, options), entry.claim)
         finally:
@@ -587,8 +621,6 @@ class JobManager:
             status = await self.store.write(partial(stored_jobs.specify, job_id=job_id, request=plain))
             began_with = beginning(sides.first.imported, sides.first.runtime)
             await self.store.write(lambda store: store.events.append("began", began_with, job_id))
-            left = await self.store.read(partial(stored_jobs.left_of_month, account=entry.claim.owner))
-            sides, request = within(sides, request, status, left)
             options = options_of(request)
             assert isinstance(options, TuneOptions)
             for side in sides.found:
@@ -602,7 +634,16 @@ class JobManager:
             raise
         deliver = partial(self._deliver, job_id, entry, sides, options) if options.output else None
         done = await self._tuned(
-            sides, request, status, notify, threading.Event(), began, entry.claim, lambda: entry.ending, deliver
+            sides,
+            request,
+            status,
+            notify,
+            threading.Event(),
+            began,
+            entry.claim,
+            lambda: entry.ending,
+            deliver,
+            entry.month,
         )
         _tell(job_id, done.state, entry, done.message)
 
@@ -617,6 +658,7 @@ class JobManager:
         claim: ShareRequest | None = None,
         ending: Callable[[], JobState] = lambda: JobState.STOPPED,
         deliver: Callable[[Account], Awaitable[str]] | None = None,
+        month: MonthShare | None = None,
     ) -> JobStatus:
         """Tune for one dialect, or for several in turns; `deliver` what was reached."""
         several, claim, seen = len(request.dialects) > 1, claim or ShareRequest(), set[str]()
@@ -634,6 +676,8 @@ class JobManager:
                 side.runtime, self.store, request, status, imported, device, notify, stop, side.searches, began,
                 ending=ending, deliver=None if several else deliver, beside=beside, goes_on=several,
             )  # fmt: skip
+            if month is not None:
+                month.meter(job.money, job.limit_money)
             return await self._work(job, claim)
 
         if not several:
@@ -825,6 +869,14 @@ def _tell(job_id: str, state: JobState, entry: _Entry | None, message: str = "")
         more |= {"account": entry.claim.owner, "kind": entry.request.kind, "host": entry.request.on or HERE}
     level = logging.WARNING if state is JobState.FAILED else logging.INFO
     _log.log(level, "job %s is %s%s", job_id, state.value, message and f": {message}", extra=more)
+
+
+def _cost(work: Work, wall_s: float) -> float:
+    """Return what a job has cost that has held the machine so long: that, and the energy of all its parts."""
+    account = work.account
+    assert account is not None
+    joules = sum(one.account.joules() for one in work.each if one.account is not None)
+    return account.prices.of_machine(work.runtime.granted * wall_s) + account.prices.of_energy(joules)
 
 
 def importing(request: Request, job_id: str = "") -> Progress:

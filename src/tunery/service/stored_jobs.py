@@ -4,12 +4,10 @@ That order is what keeps two clients, or a client and a look for jobs that other
 """
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-from tunery._errors import NothingFoundError, UsageError, WorkError
+from tunery._errors import UsageError, WorkError
 from tunery.accounting.prices import Prices
 from tunery.domain import JobState, JobStatus, Spend
 from tunery.domain.request import Request, ShareRequest
@@ -20,7 +18,6 @@ from tunery.store import Store
 
 _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
 _OVER = (JobState.DONE, JobState.CANCELLED)
-_DAY_S = 86_400.0
 
 
 def left_behind(
@@ -161,32 +158,6 @@ def leave(store: Store, job_id: str, state: JobState, message: str = "") -> None
     store.release_job(job_id, state)
     if state is JobState.QUEUED:
         store.announce_job(job_id)
-
-
-def month(now: datetime) -> tuple[float, float]:
-    """Return from when until when jobs are of the month of `now`; the database's clock may be ahead."""
-    first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return first.timestamp(), now.timestamp() + _DAY_S
-
-
-def left_of_month(store: Store, account: str) -> float | None:
-    """Return how much money an account's jobs may still cost this month, None where nothing limits them.
-
-    Raises:
-        UsageError: nothing is left.
-    """
-    limit = None
-    with suppress(NothingFoundError):  # who has no account has no limit
-        limit = store.accounts.get(account).month_money
-    if limit is None:
-        return None
-    charges = store.usage(*month(datetime.now(UTC)), account).get(account, [])
-    used = sum(charge.money or 0.0 for charge in charges)
-    if used >= limit:
-        raise UsageError(
-            f"the account {account} has used {used:.6g} of its {limit:.6g} of this month; ask an administrator for more"
-        )
-    return limit - used
 
 
 def refuse_over(status: JobStatus) -> None:

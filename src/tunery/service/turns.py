@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tunery._errors import UsageError
-from tunery.accounting.prices import load_prices
 from tunery.dialects import check_dialect
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Progress, Request
@@ -71,23 +70,6 @@ def left_out(refused: Mapping[str, str]) -> list[str]:
     return [f"the dialect {name} is left out: {why}" for name, why in refused.items()]
 
 
-def within(sides: Sides, request: Request, status: JobStatus, left: float | None) -> tuple[Sides, Request]:
-    """Return a job's sides and request with a budget of no more money than was spent and is `left` to its account."""
-    if left is None:
-        return sides, request
-    budget, most = _split(sides, request, status).whole, (status.spend.money or 0.0) + left
-    if budget.money is not None:
-        most = min(most, budget.money)
-    budget = replace(budget, money=most, currency=load_prices(request.prices).currency)
-    found = tuple(replace(side, request=replace(side.request, budget=budget)) for side in sides.found)
-    return replace(sides, found=found), replace(request, budget=budget)
-
-
-def _split(sides: Sides, request: Request, status: JobStatus) -> BudgetSplit:
-    tunable = {side.request.dialect: sum(task.tunable for task in side.imported.tasks) for side in sides.found}
-    return BudgetSplit(request.budget, request.effort, tunable, status)
-
-
 Turn = Callable[[Side, Request, JobStatus, float, Callable[[Progress], None]], Awaitable[JobStatus]]
 """Tunes for one dialect, in a budget that began (monotonic seconds), in a job that goes on with another turn."""
 
@@ -100,7 +82,8 @@ async def tune_in_turns(  # noqa: PLR0917 - what a job is made of
 
     The status that is returned is not stored yet: unless it was stopped, the job is still to be ended.
     """
-    split = _split(sides, request, status)
+    tunable = {side.request.dialect: sum(task.tunable for task in side.imported.tasks) for side in sides.found}
+    split = BudgetSplit(request.budget, request.effort, tunable, status)
     by_name = {side.request.dialect: side for side in sides.found}
     said: dict[str, str] = {}
     while (share := split.next(status)) is not None:

@@ -4,6 +4,7 @@ from tunery.store._accounts import StoredAccount, StoredToken
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
 from tunery.store._ledger import Charge
+from tunery.store._months import MonthMoney, MonthPart
 from tunery.store._store import AsyncStore, Store, missing, open_store
 from tunery.store._upkeep import StoreStats
 from tunery.store.database.place import file_of, place_of
@@ -21,6 +22,8 @@ __all__ = [
     "ImportSummary",
     "KnownDevice",
     "KnownOperator",
+    "MonthMoney",
+    "MonthPart",
     "Offer",
     "Skipped",
     "Standing",

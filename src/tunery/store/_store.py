@@ -24,6 +24,7 @@ from tunery.store._devices import Devices
 from tunery.store._events import Events
 from tunery.store._jobs import Jobs
 from tunery.store._ledger import Charge, Ledger
+from tunery.store._months import Months
 from tunery.store._networks import Networks
 from tunery.store._upkeep import Upkeep
 from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
@@ -54,6 +55,7 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
         if self._snapshot is not None:
             self.path, self.place = Path(url.database or ""), shown(url)
         self.accounts = Accounts(self)
+        self.months = Months(self, self.accounts)
         self.claims, self.devices, self.events = Claims(self), Devices(self), Events(self)
         try:
             if self.path is not None and self._snapshot is None and not self.in_memory:

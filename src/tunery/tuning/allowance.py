@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.accounting.prices import Prices
@@ -16,12 +17,22 @@ class RunBudget:
     """
 
     def __init__(self, limits: Plan, before: Spend, account: Account, cores: int, began: float) -> None:
-        self.limits, self.account = limits, account
+        self._own, self.account = limits, account
         self._began, self._before_core_s = began, before.core_s
         self._ended: float | None = None
         self._meter = BudgetMeter(
             limits, before.wall_s, before.trials, before.joules or 0.0, account.prices, cores, before.money or 0.0
         )
+
+    @property
+    def limits(self) -> Plan:
+        """The limits as they are now."""
+        return self._meter.limits
+
+    def limit_money(self, most: float) -> None:
+        """Let all runs cost no more than `most`, and than the job's own limit."""
+        money = most if self._own.money is None else min(self._own.money, most)
+        self._meter.limits = replace(self._own, money=money)
 
     @property
     def prices(self) -> Prices:

@@ -101,6 +101,14 @@ class TuningJob:
         """How many candidates it will try, 0 if only time limits it."""
         return self._limits.trials or 0
 
+    def money(self) -> float:
+        """Return what all runs of the job have cost so far."""
+        return self._allowance.spend().money or 0.0
+
+    def limit_money(self, most: float) -> None:
+        """Let all runs of the job cost no more than `most`: what is left to its account may be less than its budget."""
+        self._allowance.limit_money(most)
+
     async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored, after `worked`, and returned either way."""
         await self._account.reconcile(self.status.spend)  # before this run has a bill

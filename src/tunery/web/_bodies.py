@@ -28,6 +28,12 @@ _Shape = Annotated[list[_Extent], Field(max_length=32)]
 _Shapes = Annotated[dict[Annotated[str, Field(max_length=1000)], _Shape], Field(max_length=1000)]
 
 
+_Weights = Annotated[
+    dict[Annotated[str, Field(max_length=1000)], Annotated[str, Field(pattern=DIGEST)]],
+    Field(max_length=2000, description="`sha256:…` of the files beside the model, by its names for them."),
+]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -49,6 +55,7 @@ class QuestionIn(_Body):
     shapes: _Shapes = Field(
         default_factory=dict, max_length=1000, description="Shapes of dynamic inputs, sizes of dimensions."
     )
+    weights: _Weights = Field(default_factory=dict)
     more_shapes: list[_Shapes] = Field(default_factory=list, max_length=15, description="Further ones.")
     target: str = Field("native", max_length=10_000)
     threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
@@ -88,6 +95,7 @@ class MeasurementIn(_Body):
     """One candidate to verify and to time: of an uploaded model's task, or of a kernel that is sent along."""
 
     model: str = Field("", max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`.")
+    weights: _Weights = Field(default_factory=dict)
     kernel: KernelIn | None = None
     task: str = Field("", pattern="^[0-9a-f]{0,16}$", description="The task's key, or its start; of one task: empty.")
     candidate: dict[str, Any] | list[Any] | _Text = Field(

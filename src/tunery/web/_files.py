@@ -6,24 +6,58 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
 from fastapi.responses import FileResponse
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
 
+from tunery.domain import canonical_json
+from tunery.models._files import is_inside
+from tunery.store import Store
 from tunery.web._bodies import DIGEST, BlobOut
-from tunery.web._problems import RefusedError
+from tunery.web._problems import RefusedError, problem
 from tunery.web._retention import touch
 from tunery.web._service import Reader, Service, TheService, User
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 MOST_BYTES = 16 << 30
 _SILENT_S = 30.0
+_NO_RANGE = (400, 416)
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 Digest = Annotated[str, InPath(pattern=DIGEST)]
+
+
+class FileAnswer(FileResponse):
+    """A file, or ranges of it; those that there are not are refused as everything is, with a problem document."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        refusals: list[Message] = []
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] in _NO_RANGE:
+                refusals.append(message)
+            if not refusals:
+                await send(message)
+
+        await super().__call__(scope, receive, sent)
+        if refusals:
+            [status], asked = (one["status"] for one in refusals), Headers(scope=scope).get("range", "")
+            size = Headers(raw=refusals[0]["headers"]).get("content-range", "")
+            has = f", which has {size.rpartition('/')[2]} bytes" if size else "; write for example bytes=0-99"
+            answer = problem(status, "range", f"{asked[:100]!r} is no range of this file{has}")
+            if size:
+                answer.headers["Content-Range"] = size
+            await answer(scope, receive, send)
+            if self.background is not None:
+                await self.background()
 
 
 @router.put("/{digest}", status_code=201)
@@ -43,14 +77,14 @@ async def upload(
 
 @router.head("/{digest}", include_in_schema=False)
 @router.get("/{digest}")
-async def download(digest: Digest, service: TheService, caller: Reader) -> FileResponse:
+async def download(digest: Digest, service: TheService, caller: Reader) -> FileAnswer:
     """Return what this account has uploaded; ranges are served."""
     wanted = digest.removeprefix("sha256:")
     found = await service.store.read(lambda store: store.accounts.upload(caller.account.name, wanted))
     path = blob_path(service.files, wanted)
     if not path.is_file():
         raise RefusedError(404, "not-found", f"the blob {digest} is no longer kept; upload it again")
-    return FileResponse(path, filename=found.name, media_type="application/octet-stream", headers={"ETag": wanted})
+    return FileAnswer(path, filename=found.name, media_type="application/octet-stream", headers={"ETag": wanted})
 
 
 def safe_name(name: str) -> str:
@@ -64,30 +98,78 @@ def blob_path(files: Path, digest: str) -> Path:
     return files / "blobs" / digest[:2] / digest
 
 
-async def model_path(service: Service, account: str, digest: str) -> Path:
+async def model_path(service: Service, account: str, digest: str, weights: Mapping[str, str]) -> Path:
     """Return the path under which a job reads an uploaded model: with its name, for that is what the network is called.
 
+    `weights` are the digests of the files that the model keeps weights in, by its names for them: they lie beside it.
+
     Raises:
-        NothingFoundError: this account has not uploaded it.
+        NothingFoundError: this account has not uploaded all of it.
+        RefusedError: a name of a file leads elsewhere, or a file is no longer kept.
     """
     found = await service.store.read(lambda store: store.accounts.upload(account, digest))
-    path, source = service.files / "models" / digest / found.name, blob_path(service.files, digest)
+    for wanted in weights.values():
+        await service.store.read(partial(_check_upload, account=account, digest=wanted.removeprefix("sha256:")))
+    taken = [found.name, *weights]
+    for name in weights:
+        within = {name[:end] for end, character in enumerate(name) if character == "/"}
+        if not is_inside(name) or taken.count(name) > 1 or not within.isdisjoint(taken):
+            raise RefusedError(422, "weights", f"the weights {name[:200]!r} are no file of their own beside the model; "
+                               "export it with its weights in files of its own directory")  # fmt: skip
+    if not weights:
+        place = service.files / "models" / digest
+        await asyncio.to_thread(_link, service.files, place / found.name, digest)
+        return place / found.name
+    blobs = {found.name: digest, **{name: wanted.removeprefix("sha256:") for name, wanted in weights.items()}}
+    place = service.files / "models" / hashlib.sha256(canonical_json(blobs).encode()).hexdigest()
+    await asyncio.to_thread(_join, service.files, place, blobs)
+    return place / found.name
 
-    def link() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+def _check_upload(store: Store, account: str, digest: str) -> None:
+    store.accounts.upload(account, digest)
+
+
+def _link(files: Path, path: Path, digest: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        touch(blob_path(files, digest))
+        touch(path.parent)
+        os.link(blob_path(files, digest), path)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise _forgotten(digest) from None
+
+
+def _join(files: Path, place: Path, blobs: Mapping[str, str]) -> None:
+    """Have blobs lie in a directory under their names: all of them, or none.
+
+    They are copies: ONNX reads weights from no file that has a second name.
+    """
+    for digest in blobs.values():
         try:
-            touch(source)
-            touch(path.parent)
-            os.link(source, path)
-        except FileExistsError:
-            pass
+            touch(blob_path(files, digest))
         except FileNotFoundError:
-            raise RefusedError(
-                404, "not-found", f"the blob sha256:{digest} is no longer kept; upload it again"
-            ) from None
+            raise _forgotten(digest) from None
+    if place.exists():
+        touch(place)
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=place.parent, prefix=".part-"))
+    try:
+        for name, digest in blobs.items():
+            path = part / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(blob_path(files, digest), path)
+        with suppress(OSError):  # another has just joined the same
+            part.rename(place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
-    await asyncio.to_thread(link)
-    return path
+
+def _forgotten(digest: str) -> RefusedError:
+    return RefusedError(404, "not-found", f"the blob sha256:{digest} is no longer kept; upload it again")
 
 
 async def _take_in(files: Path, wanted: str, request: Request) -> int:

@@ -6,14 +6,13 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.domain import Budget, JobState, JobStatus
@@ -21,10 +20,11 @@ from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.codec import Plain, budget_data, request_data
-from tunery.service.stored_jobs import answer_of, left_of_month
+from tunery.service.months import refuse_used_up
+from tunery.service.stored_jobs import answer_of
 from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
-from tunery.web._files import model_path
+from tunery.web._files import FileAnswer, model_path
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User, still_holds
@@ -116,7 +116,7 @@ async def show(  # noqa: PLR0917 - what FastAPI hands over
     """Show a job; with `wait`, as soon as it has ended or after so many seconds."""
     status = await visible(service, caller, job_id)
     if wait and status.state not in AT_REST:
-        await rest(service, job_id, wait)
+        await rest(service, caller, job_id, wait)
         status = await visible(service, caller, job_id)
     shown = await _shown(service, status)
     etag = f'"{revision(_changeable(status))}-{revision(shown.model_dump_json())}"'
@@ -213,13 +213,13 @@ async def failures(job_id: JobId, service: TheService, caller: Reader) -> list[d
 
 @router.head("/{job_id}/file", include_in_schema=False)
 @router.get("/{job_id}/file")
-async def file(job_id: JobId, service: TheService, caller: Reader) -> FileResponse:
+async def file(job_id: JobId, service: TheService, caller: Reader) -> FileAnswer:
     """Return the compiled network of a job that compiles, or delivers what it tunes; ranges are served."""
     status = await visible(service, caller, job_id)
     path = _file_of(status)
     if not has_file(status) or not path.is_relative_to(service.files):
         raise RefusedError(404, "not-found", f"job {job_id} has no compiled file")
-    return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+    return FileAnswer(path, filename=path.name, media_type="application/octet-stream")
 
 
 def _changeable(status: JobStatus) -> str:
@@ -269,7 +269,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     if job.kind in {"calibrate", "collect"}:
         raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; do that on its machine")
     request = _asked_here(job, LocalIn.model_validate({}))
-    model = await model_of(request, service, caller)
+    model = await model_of(request, service, caller, job.weights)
     options: dict[str, Any] = {}
     fill = {"few_shot": job.few_shot, "few_shot_seconds": job.few_shot_seconds}
     if job.kind == "tune" and job.deliver:
@@ -284,8 +284,10 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     return replace(request, model=model, options=options)
 
 
-async def model_of(request: Request, service: Service, caller: Caller) -> str:
+async def model_of(request: Request, service: Service, caller: Caller, weights: Mapping[str, str]) -> str:
     """Return the model of a request, which names it as the caller did, in the manager's words.
+
+    `weights` are the digests of files that it keeps weights in.
 
     Raises:
         RefusedError: it is neither uploaded nor of the zoo.
@@ -293,7 +295,9 @@ async def model_of(request: Request, service: Service, caller: Caller) -> str:
     """
     model = request.model
     if re.fullmatch(DIGEST, model):
-        return str(await model_path(service, caller.account.name, model.removeprefix("sha256:")))
+        return str(await model_path(service, caller.account.name, model.removeprefix("sha256:"), weights))
+    if weights:
+        raise RefusedError(422, "weights", "`weights` are of an uploaded model; give its sha256:DIGEST, or none")
     if model.startswith(("zoo:", *(f"{name}:" for name in request.dialects))):
         return model
     raise RefusedError(422, "model", f"{model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
@@ -356,19 +360,28 @@ async def check_month(service: Service, caller: Caller) -> None:
     if caller.account.month_money is None:
         return
     try:
-        await service.store.read(lambda store: left_of_month(store, caller.account.name))
+        await service.store.read(lambda store: refuse_used_up(store, caller.account.name))
     except UsageError as error:
         raise RefusedError(429, "budget", str(error)) from None
 
 
-async def rest(service: Service, job_id: str, within_s: float) -> None:
-    """Wait until nothing happens to a job of itself any more, for at most so long."""
-    with suppress(TimeoutError), service.hub.watch(job_id, _NO_EVENTS) as watch:
-        async with asyncio.timeout(within_s):
-            while not service.hub.closed:
-                news = await watch.news(within_s)
-                if news is not None and news.state in AT_REST:
-                    return
+async def rest(service: Service, caller: Caller, job_id: str, within_s: float) -> None:
+    """Wait until nothing happens to a job of itself any more, for at most so long.
+
+    Raises:
+        RefusedError: the caller's token has ended meanwhile.
+    """
+    now_s = asyncio.get_running_loop().time
+    until_s, due_s = now_s() + within_s, now_s() + _ALIVE_S
+    with service.hub.watch(job_id, _NO_EVENTS) as watch:
+        while not service.hub.closed and (left_s := until_s - now_s()) > 0:
+            news = await watch.news(min(left_s, _ALIVE_S))
+            if now_s() >= due_s:
+                if not await still_holds(service, caller):
+                    raise RefusedError(401, "token", "the token has ended; ask an administrator for a new one")
+                due_s = now_s() + _ALIVE_S
+            if news is not None and news.state in AT_REST:
+                return
 
 
 async def _stream(service: Service, caller: Caller, job_id: str, last: int) -> AsyncIterator[str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
 from tunery._errors import StoreError
@@ -17,7 +16,7 @@ from tunery.reports.spending import spend_data
 from tunery.runtime.record_checks import import_into
 from tunery.store import Store
 from tunery.web._bodies import RecordPage, RecordsIn, RecordsTaken
-from tunery.web._files import blob_path
+from tunery.web._files import FileAnswer, blob_path
 from tunery.web._jobs import visible
 from tunery.web._problems import RefusedError
 from tunery.web._service import ADMIN, Developer, Reader, TheService
@@ -62,7 +61,7 @@ async def stats(service: TheService, caller: Reader) -> dict[str, Any]:
 @router.get("/records/export")
 async def export(
     service: TheService, caller: Reader, network: Annotated[str, Query(max_length=200)] = ""
-) -> FileResponse:
+) -> FileAnswer:
     """Return what the account's jobs have measured (an administrator: all), as JSON lines that another store imports.
 
     With `network`, a name or a digest, its tasks only.
@@ -81,7 +80,7 @@ async def export(
     except BaseException:
         clear()
         raise
-    return FileResponse(
+    return FileAnswer(
         place / "records.jsonl", filename="records.jsonl", media_type="application/jsonl",
         headers={"X-Records": str(count)}, background=BackgroundTask(clear),
     )  # fmt: skip

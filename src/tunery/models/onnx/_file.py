@@ -69,8 +69,8 @@ def read(path: Path) -> ReadModel:
     return ReadModel(model, *_read_external_data(model, path))
 
 
-def weights_beside(path: Path) -> str:
-    """Return the name of a file that the model in `path` keeps weights in, "" where it has all of them, or is no model.
+def weights_beside(path: Path) -> tuple[str, ...]:
+    """Return the files that the model in `path` keeps weights in, by its names for them; none if it is no model.
 
     Raises:
         ModelError: the file cannot be read.
@@ -79,9 +79,9 @@ def weights_beside(path: Path) -> str:
     try:
         model = onnx.load_model_from_string(data)
     except Exception:  # noqa: BLE001 - protobuf's DecodeError; the importer says what is wrong with it
-        return ""
+        return ()
     found = (tensor for tensor in tensors(model) if external_data_helper.uses_external_data(tensor))
-    return next((external_data_helper.ExternalDataInfo(tensor).location for tensor in found), "")
+    return tuple(dict.fromkeys(external_data_helper.ExternalDataInfo(tensor).location for tensor in found))
 
 
 def parse(data: bytes, name: str) -> onnx.ModelProto:

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0013"
+HEAD = "0014"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -92,6 +92,7 @@ jobs = sa.Table(
     sa.Column("owner", Document, nullable=True),
     sa.Column("heartbeat_at", sa.Double, nullable=True),
     sa.Column("account", sa.String, nullable=False, server_default=""),
+    sa.Column("held_money", sa.Double, nullable=True),
     sa.Index("ix_jobs_account_created_at", "account", "created_at"),
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tunery._errors import StoreError, misfit
 from tunery.domain import Record, Task
 from tunery.store.database.codec import decode
-from tunery.store.exchange.bounds import check_devices, check_plain, check_record, check_task
+from tunery.store.exchange.bounds import check_devices, check_plain, check_record, check_task, fit_name
 
 FORMAT = "tunery-records"
 VERSION = 1
@@ -191,7 +191,8 @@ def _parse(line: str, number: int) -> Head | Described | Measured:
         check_devices(head.devices)
         return head
     if "task" in data:
-        described = Described(decode(Task, data["task"]), decode(dict[str, str], data.get("networks", {})))
+        networks = decode(dict[str, str], data.get("networks", {}))
+        described = Described(decode(Task, data["task"]), {one: fit_name(name) for one, name in networks.items()})
         check_task(described.task, described.networks)
         return described
     measured = Measured(decode(Record, data["record"]), float(data["created_at"]))

@@ -126,11 +126,11 @@ def progress_of(kind: str, data: Mapping[str, Any]) -> Progress | None:
 def _body(service: ServiceClient, request: Request, share: ShareRequest | None, watcher: Watcher) -> dict[str, Any]:
     """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
     model, priority = request.model, share.priority if share else 0
-    local = None
+    local, sent = None, {"model": model}
     if service.is_local:
         from tunery.runtime.preparing import absolute
 
-        model = absolute(model)  # the service has another working directory
+        sent = {"model": absolute(model)}  # the service has another working directory
         local = {"options": dict(request.options), "prices": request.prices, "trust": request.trust, "on": request.on}
         local |= {"owner": share.owner, "weight": share.weight} if share else {}
     else:
@@ -140,12 +140,10 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
                 raise UsageError(
                     f"there is no file {model!r}; give an .onnx or .pt2 file, or a zoo:NAME from `tunery zoo list`"
                 )
-            _check_whole(Path(model))
-            watcher.say("sending the model")
-            model = service.upload(Path(model))
+            sent = _send(service, Path(model), watcher)
     return {
         "kind": request.kind,
-        "model": model,
+        **sent,
         "shapes": _shapes(request.shapes),
         **({"more_shapes": [*map(_shapes, request.more_shapes)]} if request.more_shapes else {}),
         "target": request.target,
@@ -160,21 +158,37 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
     }
 
 
-def _check_whole(path: Path) -> None:
-    """Refuse a model that would arrive without its weights.
+def _send(service: ServiceClient, path: Path, watcher: Watcher) -> dict[str, Any]:
+    """Send a model, with the files beside it that hold its weights; return how a job names them.
 
     Raises:
-        UsageError: it keeps some in another file.
+        UsageError: one of them is not there, or not in the model's directory.
     """
+    weights = _weights(path)
+    watcher.say("sending the model")
+    digest, sent = service.upload(path), dict[str, str]()
+    for number, (name, place) in enumerate(weights.items(), 1):
+        watcher.say(f"sending its weights, file {number} of {len(weights)}")
+        sent[name] = service.upload(place)
+    return {"model": digest, **({"weights": sent} if sent else {})}
+
+
+def _weights(path: Path) -> dict[str, Path]:
     if path.suffix != ".onnx" or not path.is_file():
-        return
+        return {}
+    from tunery.models._files import is_inside
     from tunery.models.onnx._file import weights_beside
 
-    if beside := weights_beside(path):
-        raise UsageError(
-            f"{str(path)!r} keeps weights in {beside!r}, and a service takes models of one file; save it with its "
-            "weights inside (up to 2 GB), or leave out --server"
-        )
+    found, folder = dict[str, Path](), path.parent.resolve()
+    for name in weights_beside(path):
+        place = (folder / name).resolve() if is_inside(name) else folder
+        if not place.is_file() or not place.is_relative_to(folder):
+            raise UsageError(
+                f"{str(path)!r} keeps weights in {name!r:.300}, which is no file in the model's directory; "
+                "put it there, or export the model again"
+            )
+        found[name] = place
+    return found
 
 
 def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:

@@ -51,7 +51,7 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
         model = str(await asyncio.to_thread(_kept, service.files, asked.kernel))
         request = replace(request, model=model, dialect=file_dialect(model) or asked.dialect)
     else:
-        request = replace(request, model=await model_of(request, service, caller))
+        request = replace(request, model=await model_of(request, service, caller, asked.weights))
     claim = claim_of(caller.account, asked.priority)
     job_id, is_new = await enter(service, caller, request, claim, idempotency_key)
     if is_new:
@@ -59,7 +59,7 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
     else:
         response.status_code = 200
     if wait:
-        await rest(service, job_id, wait)
+        await rest(service, caller, job_id, wait)
     return await _shown(service, await visible(service, caller, job_id))
 
 
@@ -70,7 +70,7 @@ async def show(job_id: JobId, service: TheService, caller: Reader, wait: Wait = 
     if status.request.get("kind") != _KIND:
         raise RefusedError(404, "not-found", f"there is no measurement {job_id}")
     if wait and status.state not in AT_REST:
-        await rest(service, job_id, wait)
+        await rest(service, caller, job_id, wait)
         status = await visible(service, caller, job_id)
     return await _shown(service, status)
 

@@ -35,7 +35,7 @@ async def answer(  # noqa: PLR0917 - what FastAPI hands over
     job_id = await service.manager.submit(asked, ShareRequest(account.name, account.weight, account.priority))
     response.headers["Location"] = f"/v1/jobs/{job_id}"
     if wait:
-        await rest(service, job_id, wait)
+        await rest(service, caller, job_id, wait)
     shown = await show_job(service, job_id)
     if shown.state not in AT_REST:
         response.status_code = HTTPStatus.ACCEPTED
