@@ -238,7 +238,8 @@ EXPORTS = {
 VARIANTS = {
     "tv_mobilenet_v3_small": ("float16", "qdq"),
     "timm_resnet10t": ("float16", "qdq", "qoperator", "dynamic"),
-    "hf_bert_old": ("float16", "qdq", "dynamic", "optimised"),
+    "hf_bert_old": ("float16", "dynamic", "optimised"),
+    "hf_roberta": ("qdq",),
     "timm_repvgg_a0": ("qdq", "optimised"),
     "own_lstm": ("dynamic",),
     "own_unet": ("float16",),

@@ -1,8 +1,10 @@
-"""Constants that are only moved or selected, and the arithmetic of indices, folded with NumPy.
+"""Constants that are only moved or selected, or added, multiplied, divided and rooted, folded with NumPy.
 
 `FoldConstant` compiles a program for every constant expression it meets. Most of these reorder a weight for the layout
 that `ConvertLayout` chose, or guard a Clip's bound against NaN: 10 of the 12 s in which MobileNetV2 was lowered. Each
-Gather counts a negative index from the end of a known shape: 7 of the 8 s of a vision transformer.
+Gather counts a negative index from the end of a known shape: 7 of the 8 s of a vision transformer. Each normalisation
+that no convolution takes in has the root of its variance: 2.6 of the 5.6 s of a LeViT. What is computed here is rounded
+as the program would: each step once, to the nearest.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,8 +43,20 @@ def _taken(call: Any, data: Array, indices: Array) -> Array | None:
     return np.take(data, indices, place, mode="wrap" if mode == "wrap" else "clip") if mode in _TAKEN else None
 
 
-def _index_sum(_: Any, a: Array, b: Array) -> Array | None:
-    return np.asarray(a + b) if a.dtype.kind == "i" else None  # rounding is left to who compiles it
+def _exactly(compute: Callable[..., Array]) -> Callable[..., Array | None]:
+    """Return a rule for arithmetic that NumPy rounds as a processor does: of floats of 32 and 64 bits."""
+
+    def computed(_: Any, *data: Array) -> Array | None:
+        if data[0].dtype not in _ROUNDED:
+            return None
+        with np.errstate(all="ignore"):
+            return np.asarray(compute(*data))
+
+    return computed
+
+
+def _sum(call: Any, a: Array, b: Array) -> Array | None:
+    return np.asarray(a + b) if a.dtype.kind == "i" else _exactly(np.add)(call, a, b)
 
 
 def _index_cast(call: Any, data: Array) -> Array | None:
@@ -56,12 +70,17 @@ def _itself(_: Any, data: Array) -> Array:
 
 
 _TAKEN = ("fast", "wrap", "clip")
+_ROUNDED = (np.float32, np.float64)
 _COMPUTED: dict[str, Callable[..., Array | None]] = {
     "permute_dims": _transposed,
     "isnan": lambda _, data: np.asarray(np.isnan(data)),
     "where": lambda _, condition, yes, no: np.asarray(np.where(condition, yes, no)),
     "less": lambda _, a, b: np.asarray(np.less(a, b)),
-    "add": _index_sum,
+    "add": _sum,
+    "subtract": _exactly(np.subtract),
+    "multiply": _exactly(np.multiply),
+    "divide": _exactly(np.divide),
+    "sqrt": _exactly(np.sqrt),
     "astype": _index_cast,
     "take": _taken,
     **dict.fromkeys(("reshape", "expand_dims", "squeeze", "flatten"), _itself),
