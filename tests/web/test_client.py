@@ -116,6 +116,25 @@ def test_a_kernel_file_is_refused_before_it_is_sent(site: Served, tmp_path: Path
         client.load(tmp_path / "mine.toml").on().tune()
 
 
+def test_a_jobs_report_and_file_are_shown_from_the_service(
+    site: Served, tuned: tunery.Tuned, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    job, there = tuned.result.job.job_id, ("--server", site.url)
+    far = command("report", job, "-o", str(tmp_path / "far.html"), *there)
+    near = command("report", job, "-o", str(tmp_path / "near.html"))
+    assert far["view"] == near["view"]
+    assert (tmp_path / "far.html").read_text() == (tmp_path / "near.html").read_text()
+    command("compile", NET, *HOW, "-o", str(tmp_path / "net.bin"), *there)
+    with tunery.connect(site.url, site.admin_token) as client:
+        made = next(one["id"] for one in client.jobs() if one["kind"] == "compile")
+    shown, here = command("inspect", made, *there), command("inspect", str(tmp_path / "net.bin"))
+    assert {name for name in shown if shown[name] != here[name]} == {"path"}
+    refused = CliRunner().invoke(app, ["devices", "calibrate", *there])
+    assert refused.exit_code == 2
+    assert "its own machine" in refused.output
+
+
 @pytest.mark.parametrize("location", ["../w.data", "/etc/hostname", "gone.data", "linked.data"])
 def test_weights_that_are_not_in_the_models_directory_are_not_sent(site: Served, tmp_path: Path, location: str) -> None:
     (tmp_path / "net").mkdir()

@@ -7,7 +7,7 @@ import typer
 
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, output_path, say
-from tunery.cli.console.remote import Socket, own_store
+from tunery.cli.console.remote import Server, Socket, own_store, server_of
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +22,7 @@ def report(
     force: options.Force = False,
     store: options.StoreUrl = "",
     socket: Socket = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
@@ -32,6 +33,17 @@ def report(
     from tunery.store import file_of, open_store
 
     path = output_path(output, "report.html")
+    if url := server_of(server, store, socket):
+        from tunery.web.client import connect
+
+        check_output(path, PAGE, inputs=[], force=force)
+        with connect(url) as service:
+            shown = service.report(job, path)
+        if json:
+            emit({"page": path, "view": shown})
+        else:
+            say(f"written to {path}")
+        return
     store = store or own_store(socket)
     kept_in = file_of(store)
     inputs: list[Path] = [kept_in] if kept_in else []

@@ -1,14 +1,17 @@
 """`tunery inspect`: what a compiled file says of itself."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say
+from tunery.cli.console.remote import Server
 
 if TYPE_CHECKING:
     from tunery.delivery.files.inspection import CompiledFile, Inspection, Origin
@@ -20,11 +23,12 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A compiled network.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A compiled network; with --server a job that has one.")],
     *,
     trusted: Annotated[
         list[Path] | None, typer.Option("--trusted", metavar="KEY", help="Check its signature with this public key.")
     ] = None,
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -32,7 +36,7 @@ def inspect(
     from tunery.delivery.files.inspection import inspect as read
     from tunery.delivery.files.inspection import said_in
 
-    found = read(file, trusted or None)
+    found = _of_job(str(file), server, trusted or None) if server else read(file, trusted or None)
     if json:
         emit(said_in(found))
     else:
@@ -40,6 +44,17 @@ def inspect(
             say(f"{name:<13} {text.translate(_ONE_LINE)}")
     if found.damaged:
         raise typer.Exit(1)
+
+
+def _of_job(job: str, server: str, trusted: "list[Path] | None") -> "Inspection":
+    """Return what a job's file at a service says of itself."""
+    from tunery.delivery.files.inspection import inspect as read
+    from tunery.web.client import connect
+
+    with TemporaryDirectory() as folder, connect(server) as service:
+        path = Path(folder) / f"{job:.12}.tunery"
+        service.download(job, path)
+        return replace(read(path, trusted), path=path.name)
 
 
 _ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r"})

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say, width
 from tunery.cli.console.remote import Server, server_of
@@ -105,11 +106,16 @@ def calibrate(
     target: options.TargetName = "native",
     threads: SlotThreads = 1,
     store: options.StoreUrl = "",
+    server: Annotated[str, typer.Option("--server", hidden=True)] = "",
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Time reference kernels alone and beside one another, and store how many may be measured at once."""
+    if server:
+        raise UsageError(
+            "a service is calibrated on its own machine, for all accounts: give this command there, without --server"
+        )
     from tunery.cli.console.interrupt import Interrupt
     from tunery.service.session import calibrate_device
 

@@ -176,6 +176,12 @@ class ServiceClient:
         """Write a job's compiled network to a file."""
         self._fetch(f"{_place(job_id)}/file", path)
 
+    def report(self, job_id: str, path: Path) -> dict[str, Any]:
+        """Write a job's page to a file, and return what it shows."""
+        shown = self._json("GET", f"{_place(job_id)}/report", headers={"Accept": "application/json"})
+        self._fetch(f"{_place(job_id)}/report", path)
+        return shown
+
     def export_records(self, path: Path, network: str = "") -> int:
         """Write the records that the account's jobs have made, of one network or of all, to a file; return how many."""
         return int(self._fetch(f"/v1/records/export?{urlencode({'network': network})}", path)["X-Records"])
