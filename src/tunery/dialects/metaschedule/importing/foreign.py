@@ -10,14 +10,13 @@ import onnx
 from onnx import numpy_helper
 
 from tunery.dialects.metaschedule.importing.integers import dequantised
+from tunery.dialects.metaschedule.importing.rules import microsoft
 from tunery.dialects.metaschedule.importing.segments import Graph
 
 Rule = Callable[[Graph, onnx.NodeProto], str]
 """From a node to why it is left to ONNX Runtime; empty where it is not."""
 
 _STANDARD = ("", "ai.onnx")
-_FUSED = {"com.microsoft": frozenset({"Gelu", "BiasGelu", "FastGelu", "SkipLayerNormalization", "FusedMatMul"})}
-"""Operators outside the standard that are imported natively."""
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
@@ -26,7 +25,8 @@ _EMPTY = frozenset({"Split", "Concat"})
 """Operators whose tensors may have no elements."""
 _HEAVY = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "MatMulInteger"}
-    | {"QLinearConv", "QLinearMatMul", "QGemm", "FusedMatMul", "Attention"}
+    | {"QLinearConv", "QLinearMatMul", "QGemm", "FusedMatMul", "FusedGemm"}
+    | {"Attention", "MultiHeadAttention", "GroupQueryAttention"}
 )
 _NARROW = frozenset(
     getattr(onnx.TensorProto, name)
@@ -63,8 +63,8 @@ def _imported_operators() -> frozenset[str]:
 
 
 def _outside(node: onnx.NodeProto, known: frozenset[str]) -> str:
-    fused = _FUSED.get(node.domain, frozenset()) | dequantised.OPERATORS
-    if node.domain not in _STANDARD and not (node.op_type in fused and node.domain in _FUSED):
+    is_fused = node.domain == microsoft.DOMAIN and node.op_type in microsoft.OPERATORS | dequantised.OPERATORS
+    if node.domain not in _STANDARD and not is_fused:
         return f"an operator of {node.domain[:60]}"
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         return "control flow"
@@ -223,6 +223,7 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 _RULES: tuple[Rule, ...] = (
     _no_numbers, _random, _narrow, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose,
     _pools, _resize, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
+    microsoft.objection,
 )  # fmt: skip
 
 

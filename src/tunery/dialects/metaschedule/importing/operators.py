@@ -12,7 +12,7 @@ from onnx.external_data_helper import uses_external_data
 from tunery.dialects.metaschedule._tvm import relax
 from tunery.dialects.metaschedule.importing.integers import quantised
 from tunery.dialects.metaschedule.importing.mapped import tensor_of
-from tunery.dialects.metaschedule.importing.rules import arrays, elements, norms, products
+from tunery.dialects.metaschedule.importing.rules import arrays, attention, elements, norms, products
 from tunery.dialects.metaschedule.importing.rules.common import Convert, emit
 from tunery.dialects.metaschedule.importing.rules.recurrent import recurrent
 from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
@@ -101,6 +101,10 @@ _RULES: dict[str, Convert] = {
     "BitCast": elements.bit_cast,
     "LpNormalization": norms.lp_norm,
     "LayerNormalization": norms.layer_norm,
+    "SimplifiedLayerNormalization": norms.simplified,
+    "SkipLayerNormalization": norms.skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": norms.skip_simplified,
+    "EmbedLayerNormalization": norms.embed_layer_norm,
     "GroupNormalization": norms.group_norm,
     "MeanVarianceNormalization": norms.mean_variance_norm,
     "Tile": arrays.tile,
@@ -109,6 +113,11 @@ _RULES: dict[str, Convert] = {
     "CumProd": arrays.cumulative_product,
     "QLinearMatMul": products.quantised_matmul,
     "FusedMatMul": products.fused_matmul,
+    "FusedGemm": products.fused_gemm,
+    "Attention": attention.attention,
+    "MultiHeadAttention": attention.multi_head_attention,
+    "GroupQueryAttention": attention.group_query_attention,
+    "RotaryEmbedding": attention.rotary,
     "DynamicQuantizeLinear": products.quantise_dynamically,
     "ConvInteger": products.integer_convolution,
     "TopK": arrays.top,

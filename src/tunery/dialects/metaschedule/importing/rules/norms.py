@@ -100,3 +100,75 @@ def rms_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any
     inverse = run(relax.op.rsqrt(run(relax.op.add(square, epsilon))))
     normal = run(relax.op.multiply(wide, inverse))
     return relax.op.multiply(run(relax.op.astype(normal, kind)), scale)
+
+
+def simplified(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Divide by the root of the mean square, and scale; the second output is the inverse of that root."""
+    x, scale = inputs
+    axis = int(attributes.get("axis", -1)) % len(shape_of(x, "SimplifiedLayerNormalization"))
+    y, inverse = _by_root(builder, x, scale, axis, float(attributes.get("epsilon", 1e-5)))
+    return y if _outputs(attributes) == 1 else relax.Tuple([y, inverse])
+
+
+def _by_root(builder: Any, x: Any, scale: Any, axis: int, epsilon: float) -> tuple[Any, Any]:
+    run, kind = emitter(builder), dtype_of(x)
+    wide = x if kind in {"float32", "float64"} else run(relax.op.astype(x, "float32"))
+    axes = list(range(axis, len(shape_of(x, "its input"))))
+    square = run(relax.op.mean(run(relax.op.multiply(wide, wide)), axes, keepdims=True))
+    inverse = run(relax.op.rsqrt(run(relax.op.add(square, const_like(epsilon, wide)))))
+    normal = run(relax.op.multiply(wide, inverse))
+    normal = normal if wide is x else run(relax.op.astype(normal, kind))
+    return run(relax.op.multiply(normal, scale)), inverse
+
+
+def _outputs(attributes: dict[str, Any]) -> int:
+    return int(attributes.get("tvm_custom", {}).get("num_outputs", 1))
+
+
+def skip_layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Add what skips some layers, and a bias; the sum is the fourth output, its mean and deviation are the others."""
+    x, skip, scale, shift, bias = (*inputs, None, None)[:5]
+    total = _sum(builder, [x, skip, bias])
+    made = layer_norm(builder, [total, scale, shift], {**_EPSILON, **attributes})
+    return made if _outputs(attributes) == 1 else relax.Tuple([*made.fields, total])
+
+
+def skip_simplified(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Do as `skip_layer_norm` without a mean; the second output, which has no meaning, is the inverse root as well."""
+    x, skip, scale, bias = (*inputs, None)[:4]
+    total = _sum(builder, [x, skip, bias])
+    rank = len(shape_of(total, "SkipSimplifiedLayerNormalization"))
+    y, inverse = _by_root(builder, total, scale, rank - 1, float((_EPSILON | attributes)["epsilon"]))
+    return y if _outputs(attributes) == 1 else relax.Tuple([y, inverse, inverse, total])
+
+
+def embed_layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Look up words, places and segments, and normalise their sum; the outputs after it: lengths, and that sum."""
+    words, segments, of_words, of_places, of_segments, scale, shift, mask, places = (*inputs, *[None] * 9)[:9]
+    run = emitter(builder)
+    batch, steps = shape_of(words, "EmbedLayerNormalization")
+    found = [run(relax.op.take(of_words, words, axis=0, mode="clip"))]
+    if places is None:
+        rows = run(relax.op.strided_slice(of_places, [0], [0], [steps]))
+        found.append(run(relax.op.expand_dims(rows, 0)))
+    else:
+        found.append(run(relax.op.take(of_places, places, axis=0, mode="clip")))
+    if segments is not None:
+        found.append(run(relax.op.take(of_segments, segments, axis=0, mode="clip")))
+    total = _sum(builder, found)
+    y = layer_norm(builder, [total, scale, shift], {**_EPSILON, **attributes, "tvm_custom": {}})
+    lengths = relax.const(np.zeros(batch, np.int32))
+    if mask is not None:
+        lengths = run(relax.op.sum(mask, [1]))
+    return y if _outputs(attributes) == 1 else relax.Tuple([y, lengths, total])
+
+
+_EPSILON = {"epsilon": 1e-12}
+
+
+def _sum(builder: Any, values: list[Any]) -> Any:
+    run = emitter(builder)
+    first, *more = (one for one in values if one is not None)
+    for one in more:
+        first = run(relax.op.add(first, one))
+    return first

@@ -34,6 +34,26 @@ def fused_matmul(builder: Any, inputs: list[Any], attributes: dict[str, Any]) ->
     return made if factor == 1 else relax.op.multiply(made, const_like(factor, made))
 
 
+def fused_gemm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Multiply matrices as Gemm does, with an activation behind (FusedGemm of com.microsoft)."""
+    a, b, c = (*inputs, None)[:3]
+    run = emitter(builder)
+    a, b = (
+        run(relax.op.permute_dims(one)) if attributes.get(name) else one for one, name in ((a, "transA"), (b, "transB"))
+    )
+    made = run(relax.op.matmul(a, b))
+    if (factor := attributes.get("alpha", 1.0)) != 1:
+        made = run(relax.op.multiply(made, const_like(factor, made)))
+    if c is not None and (share := attributes.get("beta", 1.0)):
+        c = c if share == 1 else run(relax.op.multiply(c, const_like(share, c)))
+        made = run(relax.op.add(made, c))
+    gate = text_of(attributes.get("activation", ""))
+    if gate == "LeakyRelu":
+        return relax.op.nn.leakyrelu(made, float(attributes.get("activation_alpha", 0.01)))
+    gates = {"Relu": relax.op.nn.relu, "Sigmoid": relax.op.sigmoid, "Tanh": relax.op.tanh}
+    return gates[gate](made) if gate else made
+
+
 def quantise_dynamically(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
     """Quantise to steps of 0 to 255 by the values' own range, which reaches to zero; all zeros have steps of one."""
     [x] = inputs
