@@ -3,7 +3,7 @@
 import asyncio
 import importlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
 from tunery.runtime.importing import both
 from tunery.runtime.runtime import Runtime
+from tunery.service.session import Session
 from tunery.service.session import bench as compare_networks
-from tunery.service.session import compile_model
 
 bench = importlib.import_module("tunery.delivery.comparing.compare")  # `tunery.jobs` has a function of that name
 _GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
@@ -151,13 +151,20 @@ def test_a_comparison_says_whose_turn_it_is_and_how_long_it_goes_on(tmp_path: Pa
     assert None not in left
 
 
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """Give one set of workers to the tests that compile."""
+    with Session(str(tmp_path_factory.mktemp("session") / "s.db")) as session:
+        yield session
+
+
 @pytest.mark.tvm
 def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
+    request = Request("zoo:mlp-mnist", threads=1)
     file = tmp_path / "mlp.tunery"
-    compile_model(request, file)
+    session.compile(request, file)
 
     def checked(network: str, ours: Sequence[Output], theirs: Sequence[Output], rounding: Sequence[float]) -> float:
         seen.append(network)
@@ -168,7 +175,7 @@ def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
     seen: list[str] = []
     monkeypatch.setattr(bench, "checked_error", checked)
     monkeypatch.setattr(bench, "find_spec", lambda name: None)
-    report = compare_networks(request, ("torch",), 0.1, file, others={"stock": file, "10 s": file})
+    report = session.bench(request, ("torch",), 0.1, file, others={"stock": file, "10 s": file})
     assert report.latency_s.keys() == {"tunery", "stock", "10 s"}
     assert report.wrong == ("stock",)
     assert "not installed" in report.absent["torch"]
@@ -176,12 +183,14 @@ def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
 
 
 @pytest.mark.tvm
-def test_onnx_runtime_runs_a_network_that_it_runs_faster(tmp_path: Path, let_win: Callable[[str], None]) -> None:
-    request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
+def test_onnx_runtime_runs_a_network_that_it_runs_faster(
+    session: Session, tmp_path: Path, let_win: Callable[[str], None]
+) -> None:
+    request = Request("zoo:mlp-mnist", threads=1)
     outputs = []
     for winner in ("tunery", "onnxruntime"):
         let_win(winner)
-        report, network = compile_model(request, tmp_path / winner)
+        report, network = session.compile(request, tmp_path / winner)
         loaded = tunery.load_compiled(tmp_path / winner)
         assert bool(report.elsewhere) == (winner == "onnxruntime")
         assert bool(report.coverage) == (winner == "tunery")
@@ -200,12 +209,12 @@ def test_onnx_runtime_runs_a_network_that_it_runs_faster(tmp_path: Path, let_win
 
 @pytest.mark.tvm
 def test_a_compiled_network_was_checked_and_onnx_runtime_runs_one_that_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, let_win: Callable[[str], None]
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, let_win: Callable[[str], None]
 ) -> None:
     let_win("tunery")
-    request = Request("zoo:mlp-mnist", store=str(tmp_path / "s.db"))
+    request = Request("zoo:mlp-mnist", threads=1)
     output = tmp_path / "mlp.tunery"
-    report, _ = compile_model(request, output)
+    report, _ = session.compile(request, output)
     assert report.max_abs_error is not None
     assert report.max_abs_error < 1e-4
     assert not report.elsewhere
@@ -217,7 +226,7 @@ def test_a_compiled_network_was_checked_and_onnx_runtime_runs_one_that_is_wrong(
 
     start, unfinished = bench._start, list[str]()
     monkeypatch.setattr(bench, "_start", other_inputs)
-    report, _ = compile_model(request, output)
+    report, _ = session.compile(request, output)
     assert any("does not compute" in why for why in report.elsewhere.values())
     assert not report.coverage
     assert report.max_abs_error == 0

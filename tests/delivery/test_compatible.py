@@ -1,6 +1,6 @@
 """Two machines of one type of processor, of which the second has more cores: what the first measured serves it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,19 @@ SOURCE = "fake:lent?tasks=2"
 OTHER = "another fingerprint"
 
 
-@pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module", autouse=True)
+def _no_cost_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.VARIABLE, str(tmp_path_factory.mktemp("none")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def there(_no_cost_model: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a store is that was filled on another machine; there is no cost model."""
-    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
-    (tmp_path / "one").mkdir()
-    run_in(tmp_path / "one", SOURCE, "24trials")
-    return tmp_path / "one"
+    directory = tmp_path_factory.mktemp("there")
+    run_in(directory, SOURCE, "24trials")
+    return directory
 
 
 def moved(there: Path, here: Path, **facts: Any) -> Request:

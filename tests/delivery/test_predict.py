@@ -16,13 +16,14 @@ from tunery.costmodels import BoostedModel, registry
 from tunery.delivery import compile as compiling
 from tunery.delivery.comparing.compare import Expected
 from tunery.delivery.predict import heavy, looks, urgency, wanted
+from tunery.delivery.query import Answer
 from tunery.dialects import Suggestions
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import FillPolicy, Request
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
-from tunery.service.session import compile_model, extract, query
+from tunery.service.session import Session, compile_model, extract, query
 from tunery.store import open_store
 
 pytestmark = pytest.mark.jobs
@@ -147,9 +148,14 @@ def test_without_time_to_measure_predictions_are_delivered(request_: Request, tm
     assert records_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("fault", ["one_off", "all_nan", "constant", "partial", "segfault", "refuse", "fail"])
-def test_nothing_unverified_is_delivered(request_: Request, fault: str) -> None:
-    answer = query(replace(request_, model=f"fake:bad?tasks=2&fault_tasks=0&{fault}=1.0"), FillPolicy())
+def test_nothing_unverified_is_delivered(request_: Request) -> None:
+    with Session(request_.store) as session:
+        for fault in ("one_off", "all_nan", "constant", "partial", "segfault", "refuse", "fail"):
+            asked = replace(request_, model=f"fake:bad?tasks=2&fault_tasks=0&{fault}=1.0")
+            expect_nothing_unverified(session.query(asked, FillPolicy()))
+
+
+def expect_nothing_unverified(answer: Answer) -> None:
     dialect = FakeDialect()
     by_key = {task.key: task for task in answer.tasks}
     rungs = [choice.rung for choice in answer.choices]

@@ -14,6 +14,9 @@ import pytest
 from contract_surface import surface
 
 HERE = Path(__file__).parent
+# Without the plug-ins that are installed, such as schemathesis, which takes longer to import than these tests to run.
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 MUTANTS, RECORDED = HERE / "contract_mutants.py", HERE / "contract_recorded.py"
 
 
@@ -40,8 +43,8 @@ def test_each_parameter_that_is_ignored_is_noticed(tmp_path: Path) -> None:
 
 
 def run_mutants(tests: Sequence[str], directory: Path, *options: str) -> tuple[str, set[tuple[str, str]]]:
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *options]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    command = [*PYTEST, "-rfE", "--tb=no", *options]
+    environment = os.environ | BARE | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     done = subprocess.run(
         [*command, *(str(HERE / test) for test in tests)], cwd=directory, env=environment, capture_output=True,
         text=True, timeout=280, check=False,
@@ -52,8 +55,8 @@ def run_mutants(tests: Sequence[str], directory: Path, *options: str) -> tuple[s
 @pytest.mark.jobs
 def test_every_method_and_keyword_is_called(tmp_path: Path) -> None:
     calls = tmp_path / "calls.json"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{RECORDED}::TestNoted"]
-    environment = os.environ | {"CALLS": str(calls)}
+    command = [*PYTEST, f"{RECORDED}::TestNoted"]
+    environment = os.environ | BARE | {"CALLS": str(calls)}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -76,6 +79,13 @@ def test_the_example_in_the_documentation_passes(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     path = tmp_path / "test_example.py"
     path.write_text(example)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(
+        [*PYTEST, str(path)],
+        cwd=tmp_path,
+        env=os.environ | BARE,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert run.returncode == 0, run.stdout

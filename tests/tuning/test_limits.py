@@ -30,7 +30,7 @@ from tunery.tuning.search.task_search import TaskSearch
 
 pytestmark = pytest.mark.jobs
 
-BUSY = "fake:busy?tasks=2&space=64x64x64&build_s=0.05&propose_s=0.02&spin=1&real=1&best_us=2000"
+BUSY = "fake:busy?tasks=2&space=64x64x64&build_s=0.05&propose_s=0.02&spin=1&real=1&best_us=500"
 FIVE_SECONDS = f"${load_prices().of_machine(5.0 * len(usable_cores())):.9f}"
 
 
