@@ -305,3 +305,52 @@ def test_a_kernel_built_for_fast_mathematics_leaves_the_processs_rounding_alone(
         [sys.executable, "-c", script, tmp_path / "n.tunery"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True", done.stderr
+
+
+HASTY = """
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }
+void square(const float *x, float *y) {
+    static double last;
+    if (FAULT == 1 && now() - last < 3000) { last = now(); return; }
+    for (int i = 0; i < N; i++) {
+        float s = 0;
+        for (int k = 0; k < 10; k++) s += sinf(x[i] + k) * 1e-20f;
+        y[i] = x[i] * x[i] + s;
+    }
+    last = now();
+}
+"""
+
+
+@pytest.mark.parametrize("fault", [0, 1])
+def test_a_kernel_that_works_only_where_calls_are_apart_is_caught(tmp_path: Path, fault: int) -> None:
+    file = FAULTY_FILE.replace("square.c", "hasty.c").replace("FAULT = 0", f"FAULT = {fault}")
+    _, kernel = loaded(written(tmp_path, HASTY, file), tmp_path, lambda dialect, task: dialect.baseline(task))
+    kernel.bind([np.random.default_rng(5).random(5000, dtype=np.float32)])
+    kernel.run()
+    if not fault:
+        assert all(kernel.time(calls) > 0 for calls in (1,) * 4 + (20,) * 4)
+        return
+    with pytest.raises(DialectError, match="follow each other"):
+        all(kernel.time(20) for _ in range(4))
+
+
+@pytest.mark.parametrize(
+    "line", ["#define entry(p) if (!i) (entry)(p)", "#define for(a, b) if (count)", "#define volatile", "#define calls 1"]
+)
+def test_no_macro_of_the_author_reaches_what_calls_his_kernel(tmp_path: Path, line: str) -> None:
+    source = "static int made; void square(const float *x, float *y) { y[0] = x[0] * x[0]; y[1] = ++made; }\n" + line
+    file = FAULTY_FILE.replace("square.c", "macros.c")
+    _, kernel = loaded(written(tmp_path, source, file), tmp_path, lambda dialect, task: dialect.baseline(task))
+    kernel.bind([np.ones(5000, np.float32)])
+    kernel.call(7)
+    assert kernel.outputs()[0][1] == 7
+
+
+def test_what_calls_a_kernel_has_no_other_name(tmp_path: Path) -> None:
+    source = "void square(const float *x, float *y) {}\nvoid tunery_run(void) {}"
+    with pytest.raises(ModelError, match="tunery_run"):
+        loaded(written(tmp_path, source, FAULTY_FILE), tmp_path, lambda dialect, task: dialect.baseline(task))

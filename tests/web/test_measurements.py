@@ -158,6 +158,16 @@ CHEATS = {
             pthread_create(&thread, NULL, later, NULL); pthread_detach(thread);
         }""",
     "memory of others": "void square(const float *x, float *y) { work(x, y, N); y[N] = y[-1] = 0; }",
+    "fewer calls by a macro": HONEST + """
+        #define tunery_entry(p) if (!i) tunery_call(p)
+        #define entry(p) if (!i) (entry)(p)
+        #define for if (count)
+        """,
+    "no work where calls follow each other": """
+        #include <time.h>
+        static double last;
+        static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }
+        void square(const float *x, float *y) { if (now() - last > 1500) work(x, y, N); last = now(); }""",
     "the end of the process": "void square(const float *x, float *y) { _exit(0); }",
     "a crash": "void square(const float *x, float *y) { *(volatile int *)8 = 1; }",
 }

@@ -18,28 +18,40 @@ _CHECKED = ("-Werror=incompatible-pointer-types", "-Werror=implicit-function-dec
 _LONGEST_S = 100.0
 _MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
 
-_HEAD = "#include <stdint.h>\n"
-# What tunery calls. A place in an input is written before each call, so that no call has the input of another.
+# What tunery calls. It stands before the author's text, which so can change nothing of it: no macro of his reaches it, no
+# function of his is called by it but the last one, and its name may not be used again. A place in an input is written
+# before each call, so that no call has the input of another.
 _ENTRY = """
-#include <omp.h>
-#include <string.h>
-static void tunery_call(void **p) {{ {function}({arguments}); }}
-static void (*volatile tunery_entry)(void **) = tunery_call;
+typedef unsigned char __attribute__((may_alias)) tunery_1;
+typedef unsigned short __attribute__((may_alias)) tunery_2;
+typedef unsigned int __attribute__((may_alias)) tunery_4;
+typedef unsigned long __attribute__((may_alias)) tunery_8;
+void tunery_call(void **);
+__attribute__((visibility("default")))
 void tunery_run(void **p, long calls, int threads, char *array, const long *places, const char *values, long width,
-                long count) {{
-    int before = omp_get_max_threads();
+                long count) {
+    void (*volatile entry)(void **) = tunery_call;
     long number = 0, row = 0;
-    omp_set_num_threads(threads);
-    for (long i = 0; i < calls; i++) {{
-        if (count) {{
-            memcpy(array + places[number] * width, values + (row + number) * width, width);
-            if (++number == count) {{ number = 0; row = count - row; }}
-        }}
-        tunery_entry(p);
-    }}
-    omp_set_num_threads(before);
-}}
+    (void)threads;
+    for (long i = 0; i < calls; i++) {
+        if (count) {
+            char *to = array + places[number] * width;
+            const char *from = values + (row + number) * width;
+            switch (width) {
+            case 1: *(volatile tunery_1 *)to = *(const tunery_1 *)from; break;
+            case 2: *(volatile tunery_2 *)to = *(const tunery_2 *)from; break;
+            case 4: *(volatile tunery_4 *)to = *(const tunery_4 *)from; break;
+            default: *(volatile tunery_8 *)to = *(const tunery_8 *)from;
+            }
+            if (++number == count) { number = 0; row = count - row; }
+        }
+        entry(p);
+    }
+}
+#pragma GCC poison tunery_run
+#include <stdint.h>
 """
+_CALL = "void tunery_call(void **p) {{ {function}({arguments}); }}\n"
 
 
 @cache
@@ -129,8 +141,8 @@ def build(  # noqa: PLR0917 - what a build depends on
     check_processor(mcpu)
     values = [_argument(place, one) for place, one in enumerate(kernel.arguments)]
     text = (
-        f'{_HEAD}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'
-        f'#line 1 "its call"\n{_ENTRY.format(function=function, arguments=", ".join(values))}'
+        f'{_ENTRY}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'
+        f'#line 1 "its call"\n{_CALL.format(function=function, arguments=", ".join(values))}'
     )
     part = path.with_name(f"{path.name}.o")
     compiling = [

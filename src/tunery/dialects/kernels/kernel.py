@@ -5,7 +5,8 @@ import shutil
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,8 @@ _CLOSE = 1e-3
 _SAME_WORK = ((5, 1.5), (3, 3.0))
 """With so many samples of known and of new inputs each, how many times the fastest ones may differ."""
 _OVERHEAD_S = 5e-5  # samples of known and of new inputs that differ by no more are not compared
+_MANY, _FIRST, _ONE_IN = 16, 2, 4
+"""The answer of a sample of so many calls is always looked at, that of fewer for the first ones and for one in four."""
 MOST_CHANGES = 1024
 """Places of an input that are written in turn."""
 
@@ -45,8 +48,7 @@ class Library:
     """A shared library, loaded from a copy of its own: no two of these share what a kernel keeps between calls."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        _keep_openmp()
-        self._threads = threads
+        self._openmp, self._threads = _keep_openmp(), threads
         with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
             own = Path(scratch) / "kernel.so"
             try:
@@ -62,14 +64,39 @@ class Library:
         self._run.restype = None
 
     def run(
-        self, pointers: ctypes.Array[ctypes.c_void_p], calls: int = 1, array: int = 0, change: "Change | None" = None
-    ) -> None:
-        """Call the kernel; with a `change`, a place in the array at the address `array` is written before each call."""
+        self,
+        pointers: ctypes.Array[ctypes.c_void_p],
+        calls: int = 1,
+        array: int = 0,
+        change: "Change | None" = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> float:
+        """Call the kernel, and return the seconds that this took by `clock`.
+
+        With a `change`, a place in the array at the address `array` is written before each call.
+        """
         places, values, width, count = 0, 0, 0, 0
         if change is not None:
             places, values, width = change.places.ctypes.data, change.values.ctypes.data, change.values.itemsize
             count = change.places.size
-        self._run(ctypes.cast(pointers, ctypes.c_void_p), calls, self._threads, array, places, values, width, count)
+        first = ctypes.cast(pointers, ctypes.c_void_p)
+        with self._threads_set():
+            start = clock()
+            self._run(first, calls, self._threads, array, places, values, width, count)
+            return clock() - start
+
+    @contextmanager
+    def _threads_set(self) -> Iterator[None]:
+        """Give kernels that this thread calls their number of threads; it is not for their code to do."""
+        if self._openmp is None:
+            yield
+            return
+        before = self._openmp.omp_get_max_threads()
+        self._openmp.omp_set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            self._openmp.omp_set_num_threads(before)
 
     def close(self) -> None:
         """Unload it."""
@@ -125,6 +152,7 @@ class BuiltKernel(Kernel):
         self._spec, self._buffers = specification, buffers
         self._given: dict[str, Array] = {}
         self._checked, self._changed = False, False
+        self._known: list[Array] | None = None
         self._taken: dict[int, tuple[list[float], list[float]]] = {}
         self._turn = np.random.default_rng(0)
 
@@ -150,6 +178,7 @@ class BuiltKernel(Kernel):
     def give(self, arrays: Mapping[str, Array]) -> None:
         """Copy the input arrays as they are."""
         self._given = {name: array.copy() for name, array in arrays.items()}
+        self._known = None
         self._restore()
 
     def _restore(self) -> None:
@@ -177,11 +206,13 @@ class BuiltKernel(Kernel):
         changed = not self._changed and bool(self.varied)
         self._restore()
         change = self._changes(calls, changed=changed) if self.varied else None
+        self.poison()
         before_s = self.worked_s()
         elapsed_s = self.call(calls, change)
         self._changed = changed
         worked_s = elapsed_s if before_s is None else (self.worked_s() or 0.0) - before_s
         self._check_work(worked_s, calls, changed=changed)
+        self._check_answer(calls, changed=changed)
         return max(elapsed_s, 1e-9)
 
     @override
@@ -229,6 +260,24 @@ class BuiltKernel(Kernel):
         if most is not None and abs(known - new) > _OVERHEAD_S and max(known, new) > most * min(known, new):
             share = "more" if new > known else "less"
             raise DialectError(f"the kernel does {share} work for inputs that it does not know; it must not")
+
+    def _check_answer(self, calls: int, *, changed: bool) -> None:
+        """Check that calls that were timed have worked as one does alone.
+
+        Raises:
+            DialectError: they have not.
+        """
+        if calls < _MANY and len(self._taken[calls][changed]) > _FIRST and self._turn.random() * _ONE_IN >= 1:
+            return
+        mine = self._answer()
+        if changed or self._known is None:
+            self.poison()
+            self.call()
+        right = self._answer() if changed or self._known is None else self._known
+        if not changed:
+            self._known = right
+        if not all(_alike(one, other) for one, other in zip(mine, right, strict=True)):
+            raise DialectError("the kernel's answer is another one where many calls follow each other")
 
     def _check_memory(self) -> None:
         """Check that an answer depends on the inputs alone: not on earlier calls, nor on who comes first.
@@ -281,9 +330,7 @@ class CKernel(BuiltKernel):
     @override
     def call(self, calls: int = 1, change: Change | None = None) -> float:
         array = 0 if change is None else self._memory[change.argument].address
-        start = self._clock()
-        self._library.run(self._pointers, calls, array, change)
-        return self._clock() - start
+        return self._library.run(self._pointers, calls, array, change, self._clock)
 
     @override
     def worked_s(self) -> float:
