@@ -339,7 +339,8 @@ def test_a_kernel_that_works_only_where_calls_are_apart_is_caught(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "line", ["#define entry(p) if (!i) (entry)(p)", "#define for(a, b) if (count)", "#define volatile", "#define calls 1"]
+    "line",
+    ["#define entry(p) if (!i) (entry)(p)", "#define for(a, b) if (count)", "#define volatile", "#define calls 1"],
 )
 def test_no_macro_of_the_author_reaches_what_calls_his_kernel(tmp_path: Path, line: str) -> None:
     source = "static int made; void square(const float *x, float *y) { y[0] = x[0] * x[0]; y[1] = ++made; }\n" + line

@@ -55,6 +55,15 @@ class Rogue:
         code = f"import time\nwhile time.process_time() < {seconds}: pass"
         subprocess.run([sys.executable, "-c", code], check=True)
 
+    def write_to_sockets(self, text: str) -> None:
+        for link in Path("/proc/self/fd").iterdir():
+            if link.is_socket():
+                os.write(int(link.name), text.encode())
+        time.sleep(1000)
+
+    def spawn_sleeper_in_a_session(self) -> int:
+        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
     def spawn_sleeper(self) -> int:
         return subprocess.Popen(["sleep", "1000"]).pid
 

@@ -455,3 +455,23 @@ def test_a_kill_that_comes_after_the_end_is_none(tmp_path: Path) -> None:
     assert process.doomed
     assert process.pidfd is not None
     os.close(process.pidfd)
+
+
+@pytest.mark.parametrize("text", ["x" * 24, "\0" * 24, "\2" + "\0" * 7 + "\2\0\0\0{}12"])
+def test_a_worker_whose_code_writes_into_its_socket_is_ended_at_once(engine: LocalEngine, text: str) -> None:
+    worker = engine.start(ROGUE)
+    with pytest.raises(CrashError, match="message"):
+        ask(engine, worker, "write_to_sockets", text)
+    assert ask(engine, worker, "pid") == engine.control.pid(worker)
+
+
+def test_what_a_worker_leaves_in_a_session_of_its_own_goes_with_it(engine: LocalEngine) -> None:
+    worker, other = engine.start(ROGUE), engine.start(ROGUE)
+    left, kept = (ask(engine, one, "spawn_sleeper_in_a_session") for one in (worker, other))
+    assert isinstance(left, int)
+    assert isinstance(kept, int)
+    engine.kill(worker)
+    until(lambda: gone(left))
+    assert not gone(kept), "its worker is at work"
+    engine.kill(other)
+    until(lambda: gone(kept))

@@ -158,7 +158,8 @@ CHEATS = {
             pthread_create(&thread, NULL, later, NULL); pthread_detach(thread);
         }""",
     "memory of others": "void square(const float *x, float *y) { work(x, y, N); y[N] = y[-1] = 0; }",
-    "fewer calls by a macro": HONEST + """
+    "fewer calls by a macro": HONEST
+    + """
         #define tunery_entry(p) if (!i) tunery_call(p)
         #define entry(p) if (!i) (entry)(p)
         #define for if (count)
@@ -166,11 +167,27 @@ CHEATS = {
     "no work where calls follow each other": """
         #include <time.h>
         static double last;
-        static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }
+        static double now(void) {
+            struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec;
+        }
         void square(const float *x, float *y) { if (now() - last > 1500) work(x, y, N); last = now(); }""",
     "the end of the process": "void square(const float *x, float *y) { _exit(0); }",
     "a crash": "void square(const float *x, float *y) { *(volatile int *)8 = 1; }",
 }
+
+
+CLOCK_OF_ALL = """
+#include <dlfcn.h>
+void square(const float *x, float *y) {
+    static int done;
+    work(x, y, N);
+    if (done++) return;
+    int (*lock)(void) = dlsym(0, "PyGILState_Ensure"), (*run)(const char *) = dlsym(0, "PyRun_SimpleString");
+    void (*unlock)(int) = dlsym(0, "PyGILState_Release");
+    int state = lock();
+    run("from tunery.dialects.kernels.kernel import CKernel as K\\ncall = K.call\\nK.call = lambda *a: call(*a) / 50");
+    unlock(state);
+}"""
 
 
 def kernel(source: str) -> dict[str, Any]:
@@ -238,5 +255,9 @@ def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.Mon
             told = one["result"] or {"latency_s": None}
             good = told["latency_s"] is not None and told["latency_s"] < 0.8 * honest["latency_s"]
             assert not good, (name, told)
+        cheat = (await measured(developer, kernel(CLOCK_OF_ALL)))["result"]
+        assert cheat["outcome"] == "ok", "it can change its own process"
+        after = (await measured(developer, kernel(HONEST)))["result"]
+        assert after["latency_s"] > 0.3 * honest["latency_s"], "a job measures with what an earlier one has left"
 
     serve(main)

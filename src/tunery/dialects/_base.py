@@ -47,6 +47,8 @@ class Dialect(ABC):
     """What `tunery dialects install` puts, pinned, into a virtual environment for this dialect; (): it needs none."""
     device: ClassVar[str] = "cpu"
     """The kind of device that its kernels run on."""
+    runs_users_code: ClassVar[bool] = False
+    """Whether its candidates are programs that users wrote: then no two jobs measure in one process."""
 
     @property
     @abstractmethod

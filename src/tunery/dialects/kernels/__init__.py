@@ -69,6 +69,7 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
 
     name = "kernels"
     formats = FORMATS
+    runs_users_code = True
     _language = "c"
 
     @property

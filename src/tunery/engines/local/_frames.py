@@ -8,6 +8,10 @@ from typing import Any
 
 _LENGTHS = struct.Struct("<QI")
 _CHUNK = 1 << 18
+_MOST_HEAD, _MOST_BODY = 1 << 24, 1 << 36  # bytes; a length beyond is no length
+
+_USAGE = ("wall_s", "cpu_s")
+"""What every message of a worker tells: the seconds since its start."""
 
 Frame = tuple[dict[str, Any], bytes]
 
@@ -80,7 +84,11 @@ class Channel:
                 self._outgoing[0] = self._outgoing[0][sent:]
 
     def read(self) -> tuple[list[Frame], bool]:
-        """Return the messages that are complete by now, and whether the other side is still there."""
+        """Return the messages that are complete by now, and whether the other side is still there.
+
+        Raises:
+            ValueError: what came is no message; nothing that comes later can be one.
+        """
         there = True
         for _ in range(64):  # a bounded turn: the loop has other workers and deadlines to see to
             try:
@@ -99,6 +107,8 @@ class Channel:
         frames: list[Frame] = []
         while len(self._incoming) >= _LENGTHS.size:
             body_size, head_size = _LENGTHS.unpack_from(self._incoming)
+            if head_size > _MOST_HEAD or body_size > _MOST_BODY:
+                raise ValueError("a message of an impossible size")
             head_end = _LENGTHS.size + head_size
             end = head_end + body_size
             if len(self._incoming) < end:
@@ -107,10 +117,20 @@ class Channel:
             head, body = bytes(view[_LENGTHS.size : head_end]), bytes(view[head_end:end])
             view.release()
             del self._incoming[:end]
-            frames.append((json.loads(head), body))
+            frames.append((_header(head), body))
         return frames
 
     def close(self) -> None:
         """Close the socket and forget what was not written."""
         self._outgoing.clear()
         self.connection.close()
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except ValueError:
+        header = None
+    if not (isinstance(header, dict) and all(isinstance(header.get(key), float | int) for key in _USAGE)):
+        raise ValueError("a message that says nothing")
+    return header

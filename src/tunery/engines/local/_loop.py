@@ -234,8 +234,9 @@ class Loop:
         if worker.process is not process:
             return
         process.doomed = True
-        for header, body in process.channel.read()[0]:  # a call that was finished before the end is finished
-            self._on_frame(worker, process, header, body)
+        with contextlib.suppress(ValueError):
+            for header, body in process.channel.read()[0]:  # a call that was finished before the end is finished
+                self._on_frame(worker, process, header, body)
         during = "start"
         if worker.state is WorkerState.STARTING:
             worker.current = worker.pop()
@@ -271,7 +272,12 @@ class Loop:
             return
         if mask & selectors.EVENT_WRITE:
             process.channel.flush()
-        frames, there = process.channel.read()
+        try:
+            frames, there = process.channel.read()
+        except ValueError as error:  # code in the process has written into its socket
+            self._selector.unregister(process.channel.connection)
+            self._end(worker, CrashError(f"{worker.name} answered with {error}"))
+            return
         for header, body in frames:
             self._on_frame(worker, process, header, body)
         if worker.process is not process:

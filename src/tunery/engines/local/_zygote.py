@@ -138,11 +138,20 @@ class _Zygote:
                     group = os.getpgid(pid)
             _, status, usage = os.wait4(pid, 0)
             self.alive.discard(pid)
+            if leader:
+                self._end_strays()
             self._tell({
                 "event": "exit", "worker": self.workers.get(group, ""), "leader": leader,
                 "code": os.waitstatus_to_exitcode(status), "cpu_s": usage.ru_utime + usage.ru_stime,
                 "peak_bytes": usage.ru_maxrss << 10,
             })  # fmt: skip
+
+    def _end_strays(self) -> None:
+        """End what a worker that is gone has left in sessions of its own, which its group did not reach."""
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if child.pid not in self.alive and os.getsid(child.pid) not in self.alive:
+                    child.kill()
 
     def _end_all(self) -> None:
         """End every descendant; those whose parent ended before them are our children by now."""
