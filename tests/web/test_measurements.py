@@ -185,7 +185,8 @@ void square(const float *x, float *y) {
     int (*lock)(void) = dlsym(0, "PyGILState_Ensure"), (*run)(const char *) = dlsym(0, "PyRun_SimpleString");
     void (*unlock)(int) = dlsym(0, "PyGILState_Release");
     int state = lock();
-    run("from tunery.dialects.kernels.kernel import CKernel as K\\ncall = K.call\\nK.call = lambda *a: call(*a) / 50");
+    run("from tunery.dialects.kernels.kernel import CKernel as K\\n"
+        "if not hasattr(K, 'true'): K.true = K.call; K.call = lambda *a: K.true(*a) / 50");
     unlock(state);
 }"""
 
@@ -256,7 +257,7 @@ def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.Mon
             good = told["latency_s"] is not None and told["latency_s"] < 0.8 * honest["latency_s"]
             assert not good, (name, told)
         cheat = (await measured(developer, kernel(CLOCK_OF_ALL)))["result"]
-        assert cheat["outcome"] == "ok", "it can change its own process"
+        assert cheat["outcome"] == "ok", cheat["detail"]
         after = (await measured(developer, kernel(HONEST)))["result"]
         assert after["latency_s"] > 0.3 * honest["latency_s"], "a job measures with what an earlier one has left"
 

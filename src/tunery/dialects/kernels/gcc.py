@@ -18,8 +18,8 @@ _CHECKED = ("-Werror=incompatible-pointer-types", "-Werror=implicit-function-dec
 _LONGEST_S = 100.0
 _MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
 
-# What tunery calls. It stands before the author's text, no macro of which so reaches it; it calls no other function, and
-# its name may not be used again. A place in an input is written before each call, so that no call has the input of
+# What tunery calls. It stands before the author's text, no macro of which so reaches it; it calls no other function,
+# and its name may not be used again. A place in an input is written before each call, so that no call has that of
 # another.
 _ENTRY = """
 typedef unsigned char __attribute__((may_alias)) tunery_1;
