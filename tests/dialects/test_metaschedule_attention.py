@@ -4,14 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from side_by_side import Node, compare
 
 from tunery.dialects import Dialect
 from tunery.domain import Target
-from tunery.models import prepare
 
 pytestmark = pytest.mark.tvm
 RNG = np.random.default_rng(0)
@@ -36,8 +33,6 @@ QUERY, KEY, VALUE = real(BATCH, STEPS, WIDTH), real(BATCH, KEYS, WIDTH), real(BA
 CACHE = [real(BATCH, HEADS, PAST, SIZE) for _ in range(2)]
 TABLES = [np.cos(angles := real(20, SIZE // 2)), np.sin(angles)]
 ALL, BACK = {"num_heads": HEADS}, {"num_heads": HEADS, "unidirectional": 1}
-Node = tuple[str, list[Any], dict[str, Any], int]
-"""Operator, inputs (None: left out; a list of one: constant), attributes, number of outputs."""
 
 
 def grouped(batch: int, steps: int, held: int, total: int, last: list[int], *more: Any, **attributes: Any) -> Node:
@@ -93,51 +88,6 @@ ELSEWHERE: list[Node] = [
     ("MultiHeadAttention", [QUERY, KEY, VALUE, None, ints(4, 7, 0, 5, 10, 0, 7, 14)], ALL, 1),
     ("RotaryEmbedding", [X, np.array([3]), *([one] for one in TABLES)], {"scale": 2.0}, 1),
 ]
-
-
-def model_of(nodes: list[Node]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a model of these nodes side by side, and its inputs."""
-    made, given, constants = [], dict[str, np.ndarray](), dict[str, np.ndarray]()
-    for number, (operator, inputs, attributes, outputs) in enumerate(nodes):
-        names = [f"x{number}_{at}" if one is not None else "" for at, one in enumerate(inputs)]
-        for name, one in zip(names, inputs, strict=True):
-            if isinstance(one, list):
-                [constants[name]] = one
-            elif name:
-                given[name] = one
-        domain = "" if operator == "SimplifiedLayerNormalization" else "com.microsoft"
-        results = [f"y{number}_{at}" for at in range(outputs)]
-        made.append(helper.make_node(operator, names, results, f"n{number}", domain=domain, **attributes))
-    value, kind = helper.make_tensor_value_info, helper.np_dtype_to_tensor_dtype
-    graph = helper.make_graph(
-        made,
-        "attention",
-        [value(name, kind(one.dtype), one.shape) for name, one in given.items()],
-        [onnx.ValueInfoProto(name=name) for node in made for name in node.output],
-        [numpy_helper.from_array(one, name) for name, one in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10), given
-
-
-def compare(nodes: list[Node], dialect: Dialect, target: Target, tmp_path: Path) -> int:
-    """Return how many nodes run in ONNX Runtime."""
-    model, given = model_of(nodes)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = dict(zip([one.name for one in session.get_outputs()], session.run(None, given), strict=True))
-    for output in model.graph.output:
-        one = wanted[output.name]
-        output.CopyFrom(
-            helper.make_tensor_value_info(output.name, helper.np_dtype_to_tensor_dtype(one.dtype), one.shape)
-        )
-    onnx.save(model, tmp_path / "model.onnx")
-    network = prepare(str(tmp_path / "model.onnx"), {}, tmp_path)
-    compiled = dialect.compile(network, target, {}, tmp_path / "made.tunery")
-    found = dialect.load_network(tmp_path / "made.tunery")(*(given[spec.name] for spec in network.inputs))
-    for spec, one in zip(network.outputs, found, strict=True):
-        assert one.dtype == wanted[spec.name].dtype
-        np.testing.assert_allclose(one, wanted[spec.name], rtol=1e-4, atol=1e-4, err_msg=spec.name)
-    return len(compiled.elsewhere)
 
 
 @pytest.mark.parametrize(

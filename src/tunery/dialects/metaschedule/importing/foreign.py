@@ -32,6 +32,7 @@ _NARROW = frozenset(
     getattr(onnx.TensorProto, name)
     for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1")
 )
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
 _ALIGNED_OPSET = 16  # since when regions are moved by half a pixel, if nothing else is said
 _SMALL_ISLAND = 16
 _FEW = 1024
@@ -151,6 +152,8 @@ def _pools(_: Graph, node: onnx.NodeProto) -> str:
         return "TVM pads it at other sides"
     if len(node.output) > 1 and node.output[1]:
         return "its indices are asked for"
+    if node.op_type == "LpPool" and attribute(node, "ceil_mode", 0):
+        return "TVM rounds its sizes down"
     dilated = any(step != 1 for step in attribute(node, "dilations", ()))
     return "TVM does not know its dilations" if dilated and node.op_type != "MaxPool" else ""
 
@@ -166,6 +169,8 @@ def _resize(graph: Graph, node: onnx.NodeProto) -> str:
     if attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
         return "TVM does not know its region"
     given, made = graph.shape(node.input[0]) or (), graph.shape(node.output[0]) or ()
+    if len(given) > 2 and given[:2] != made[:2]:
+        return "TVM resizes behind the channels only"
     scales = _scales(graph, node)
     exact = [abs(size * scale - new) < 1e-6 for size, scale, new in zip(given, scales, made, strict=False)]
     return "" if all(exact) else "its scales give sizes that are no whole numbers"
@@ -186,8 +191,20 @@ def _regions(graph: Graph, node: onnx.NodeProto) -> str:
 
 
 def _scatters(graph: Graph, node: onnx.NodeProto) -> str:
-    given = node.op_type in _SCATTERS and node.input[1] not in graph.constants
-    return "TVM does not check where it writes to" if given else ""
+    if node.op_type not in _SCATTERS:
+        return ""
+    if node.input[1] not in graph.constants:
+        return "TVM does not check where it writes to"
+    data, indices = (list(graph.shape(name) or ()) for name in node.input[:2])
+    if node.op_type == "ScatterND" or not data or not indices:
+        return ""
+    del data[(axis := attribute(node, "axis", 0) % len(data))], indices[axis]
+    return "" if data == indices else "TVM writes it to other places where it has fewer than the data"
+
+
+def _mean(graph: Graph, node: onnx.NodeProto) -> str:
+    whole = node.op_type == "ReduceMean" and graph.element_type(node.input[0]) not in _FLOATS
+    return "TVM has another type for the mean of integers" if whole else ""
 
 
 def _recurrent(graph: Graph, node: onnx.NodeProto) -> str:
@@ -223,7 +240,7 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 _RULES: tuple[Rule, ...] = (
     _no_numbers, _random, _narrow, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose,
     _pools, _resize, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
-    microsoft.objection,
+    _mean, microsoft.objection,
 )  # fmt: skip
 
 

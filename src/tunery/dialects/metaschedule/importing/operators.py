@@ -132,6 +132,7 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
     "Pow": elements.power,
+    "OneHot": arrays.one_hot,
     "MatMulInteger": products.integer_matmul,
     "RMSNormalization": norms.rms_norm,
 }

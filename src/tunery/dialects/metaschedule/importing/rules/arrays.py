@@ -141,6 +141,21 @@ def eye_like(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return relax.const(made.astype(kind), kind)
 
 
+def one_hot(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return one of two values, by whether an index is its place; None where they or their number are computed."""
+    x, depth, values = inputs
+    if not all(isinstance(one, tvm.ir.GenericConst) for one in (depth, values)):
+        return None
+    run, count = emitter(builder), int(depth.value.numpy().reshape(-1)[0])
+    off, on = (relax.const(one, dtype_of(values)) for one in values.value.numpy())
+    rank = len(shape_of(x, "OneHot"))
+    axis = int(attributes.get("axis", -1)) % (rank + 1)
+    at = run(relax.op.expand_dims(run(relax.op.astype(x, "int64")), axis))
+    places = np.arange(count).reshape(count, *[1] * (rank - axis))
+    found = [run(relax.op.equal(at, relax.const(one, "int64"))) for one in (places, places - count)]
+    return relax.op.where(run(relax.op.logical_or(*found)), on, off)
+
+
 def upsample(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Resize planes by whole numbers, as Resize does with asymmetric coordinates."""
     x, given = (*inputs, None)[:2]

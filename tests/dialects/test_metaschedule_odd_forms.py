@@ -1,0 +1,32 @@
+"""Odd forms of operators, as random attributes have found them, are computed as ONNX Runtime does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from side_by_side import Node, compare
+
+from tunery.dialects import Dialect
+from tunery.domain import Target
+
+pytestmark = pytest.mark.tvm
+RNG = np.random.default_rng(0)
+PLANES = RNG.standard_normal((1, 4, 5, 2)).astype(np.float32)
+BLOCK = RNG.standard_normal((4, 5, 6)).astype(np.float32)
+INDICES = np.array([[0, -1], [2, 5]])
+VALUES = [np.array([-1, 7], np.float32)]
+NATIVE: list[Node] = [("OneHot", [INDICES, [np.array(4)], VALUES], {"axis": axis}, 1) for axis in (0, 1, -1)]
+ELSEWHERE: list[Node] = [
+    ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),
+    ("Resize", [PLANES, None, [np.array([1, 2, 2, 1], np.float32)]], {"mode": "linear"}, 1),
+    ("LpPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1, "p": 3}, 1),
+    ("ReduceMean", [RNG.integers(-9, 9, (2, 3)).astype(np.int32), [np.array([-1])]], {"keepdims": 0}, 1),
+]
+
+
+def test_what_the_compiler_gets_wrong_runs_in_onnx_runtime(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    assert compare(ELSEWHERE, dialect, target, tmp_path) == len(ELSEWHERE)
+
+
+def test_one_hot_values_have_their_type(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    assert not compare(NATIVE, dialect, target, tmp_path)
