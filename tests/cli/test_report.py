@@ -55,9 +55,22 @@ def test_ratios_and_totals_need_both_sides() -> None:
     assert total(tasks, "baseline_s") is None
 
 
+def test_what_a_kernels_author_chose_stands_beside_what_is_faster() -> None:
+    chosen, before = {"TILE": 8, "ORDER": "rows"}, {"TILE": 32, "ORDER": "columns"}
+    kernel = task("k", 2e-3, 1e-3, kind="kernel", parameters=chosen, default=before, all_tried=12)
+    job = JobStatus("1", JobState.DONE, {}, tasks=(kernel,))
+    said = tune_text(
+        TuneReport(job, Network("k", "k.toml", "0", "", (), (), 0), (), 2e-3, 1e-3, False, ""), Request("k")
+    )
+    rows = [line.split() for line in said.splitlines()]
+    assert ["best", "1.00", "8", "rows"] in rows
+    assert ["default", "2.00", "32", "columns"] in rows
+    assert "all 12 " in said
+
+
 def task(name: str, baseline_s: float, best_s: float, weight: int = 1, **more: object) -> TaskState:
-    found = {"tunable": True, "outcomes": {}, "measured": 0} | more
-    return TaskState(name, name, name, "conv2d", weight, baseline_s=baseline_s, best_s=best_s, **found)  # type: ignore[arg-type]
+    found = {"tunable": True, "outcomes": {}, "measured": 0, "kind": "conv2d"} | more
+    return TaskState(name, name, name, weight=weight, baseline_s=baseline_s, best_s=best_s, **found)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

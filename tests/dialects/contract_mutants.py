@@ -76,6 +76,12 @@ class Able(FakeDialect, CrossCompiler, RecordWriter):
     def reject(self, task, candidate):
         return f"{candidate.key} of {task.key}"
 
+    def parameters(self, task, candidate):
+        return {"candidate": candidate.key, "task": task.key}
+
+    def count(self, task):
+        return 1000 + int(task.key[:6], 16)
+
     def differing(self, network, target, inputs):
         found = {network.name: f"for {target.threads} threads, on {len(inputs)} inputs"}
         return {} if network.name == "contract" else found

@@ -13,6 +13,7 @@ from square_kernel import square_file
 
 import tunery
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
+from tunery.delivery.files.inspection import inspect
 from tunery.devices import open_device
 from tunery.dialects import Kernel, Observation
 from tunery.dialects.contract import DialectContract
@@ -198,6 +199,9 @@ def test_an_exhausted_space_and_its_hints(tmp_path: Path) -> None:
         proposer.observe([Observation(one, Outcome.OK, 1e-3 + len(found) * 1e-6) for one in batch])
         found += batch
     assert len({one.key for one in found}) == len(found) == kernel.space.size - 1, "all but the default"
+    assert dialect.count(task) == kernel.space.size
+    assert dialect.parameters(task, found[0]) == {"TILE": 8, "WIDTH": 4}
+    assert dialect.parameters(task, dialect.baseline(task)) == kernel.default
 
 
 def test_a_processor_that_gcc_makes_no_code_for_is_told_before_anything_is_built(tmp_path: Path) -> None:
@@ -227,10 +231,13 @@ def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     assert {outcomes[0], outcomes[1]} <= right
     assert [FAULTS[fault] for fault in range(2, 10) if outcomes[fault] in right] == []
     [state] = report.job.tasks
+    assert (state.parameters, state.default, state.all_tried) == ({"FAULT": 1}, {"FAULT": 0}, len(outcomes))
     [best] = [one for one in records if one.candidate.key == state.best_candidate][-1:]
     assert json.loads(best.candidate.body)["parameters"] == {"FAULT": 1}
     x = np.linspace(-1, 1, 5000, dtype=np.float32)
     np.testing.assert_allclose(tunery.load_compiled(tmp_path / "square.tunery")(x)[0], x * x, rtol=1e-5)
+    inside = inspect(tmp_path / "square.tunery").file
+    assert (inside.parameters, inside.default) == ({"FAULT": 1}, {"FAULT": 0})
     texts = {Path(one).suffix: Path(one).read_text() for one in compiled.texts}
     assert "#define FAULT 1\n" in texts[".c"]
     assert json.loads(texts[".json"])["parameters"] == {"FAULT": 1}

@@ -182,6 +182,14 @@ class Space(Capability):
         """
         return None
 
+    def parameters(self, task: Task, candidate: Candidate) -> Mapping[str, str | float]:  # noqa: ARG002 - where any
+        """Return what a candidate chooses, by the names that its author gave; nothing where a user knows no names."""
+        return {}
+
+    def count(self, task: Task) -> int | None:  # noqa: ARG002 - what most dialects do
+        """Return how many candidates a task has, with the compiler's default; None where that is not known."""
+        return None
+
     def layout(self) -> Layout | None:
         """Return what the columns of `features` are, None where there are none. Rows, models and datasets name it."""
         return None

@@ -384,6 +384,19 @@ class DialectContract(ContractFixtures):
                 left, right = (getattr(one, method)(each, candidates) for one in (used, type(dialect)()))
                 left, right = (getattr(rows, "values", rows) for rows in (left, right))
                 np.testing.assert_equal(left, right, err_msg=f"{method} of another task")
+            assert used.count(each) == type(dialect)().count(each), "another task's candidates are counted"
+            chosen = [(used.parameters(each, one), type(dialect)().parameters(each, one)) for one in candidates]
+            assert all(mine == theirs for mine, theirs in chosen), "a candidate is told as another one"
+
+    @needs(Space)
+    def test_what_candidates_choose_tells_one_from_another(
+        self, dialect: WholeDialect, task: Task, proposed: list[Candidate]
+    ) -> None:
+        """They are plain data, or none, and there are no more than it counts."""
+        told = [json.dumps(dict(dialect.parameters(task, one)), sort_keys=True) for one in proposed]
+        assert set(told) == {"{}"} or len(set(told)) == len(proposed), "two candidates are told by the same parameters"
+        number = dialect.count(task)
+        assert number is None or number >= len(proposed), "there are more candidates than it counts"
 
     @needs(Space)
     @pytest.mark.parametrize("option", ["warm_start", "generic_only_reason"])

@@ -29,7 +29,8 @@ class TaskState:
     more could be. Of its `timings`, finals included, `contaminated` were made while others used the machine. `degree`
     is how many of its candidates may be measured at once, as of its last batch. `preempted` says that others gained
     more for their cost when the job ended, `problem` why the search of the task was given up, if it was. `dialect` is
-    the task's ("" in jobs of earlier versions).
+    the task's ("" in jobs of earlier versions). `parameters` are what its best candidate chooses, `default` what the
+    compiler's default does, by names that a user knows; `all_tried` counts the candidates if there are no others.
     """
 
     task_key: str
@@ -53,6 +54,9 @@ class TaskState:
     preempted: bool = False
     problem: str = ""
     dialect: str = ""
+    parameters: Mapping[str, str | float] = field(default_factory=dict)
+    default: Mapping[str, str | float] = field(default_factory=dict)
+    all_tried: int | None = None
 
     @property
     def unreached(self) -> bool:

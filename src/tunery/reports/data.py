@@ -76,6 +76,9 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "unreached": task.unreached,
         "problem": task.problem,
         "dialect": task.dialect,
+        "parameters": dict(task.parameters),
+        "default": dict(task.default),
+        "all_tried": task.all_tried,
     }
 
 

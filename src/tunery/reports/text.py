@@ -70,6 +70,7 @@ def tune_text(
         *([NO_KERNELS] if no_kernels else []),
         *(dialect_lines(compiled) if compiled else []),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
+        *parameter_lines(job.tasks),
         *_at_once(report, server),
         *_noise(job),
         *(filter_lines(job) if verbose else []),
@@ -97,6 +98,21 @@ def nothing_right(report: "TuneReport") -> str:
         ended.update({name: count for name, count in task.outcomes.items() if count})
     said = ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or failed[0].problem
     return f"no parameters that were tried of {report.network.name} are right ({said}); mend it, or its reference"
+
+
+def parameter_lines(tasks: Sequence[TaskState]) -> Iterator[str]:
+    """Say what the best candidates choose where a user knows it by name, beside the default, and if all were tried."""
+    for task in tasks:
+        names = list(task.parameters) if task.kind == "kernel" else []
+        if names:
+            table = new_table("parameters", "#ms", *(f"#{name}" for name in names))
+            for what, latency_s, chosen in (
+                ("best", task.best_s, task.parameters), ("default", task.baseline_s, task.default)
+            ):  # fmt: skip
+                table.add_row(what, milliseconds(latency_s), *(str(chosen.get(name, "-")) for name in names))
+            yield as_text(table)
+        if task.all_tried is not None:
+            yield f"searched    all {task.all_tried} configurations of {task.name} were tried"
 
 
 def _tasks_text(tasks: Sequence[TaskState], width: int | None) -> list[str]:

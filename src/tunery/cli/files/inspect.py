@@ -82,6 +82,7 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
     else:
         yield from (("input", text) for text in tensors(file.inputs))
         yield from (("output", text) for text in tensors(file.outputs))
+    yield from _parameters(file)
     yield "members", ", ".join(f"{name} {_size(count)}" for name, count in found.members.items()) or "none"
     if found.damaged:
         yield "damaged", f"{', '.join(found.damaged)}: not what was written; compile it again, it cannot be loaded"
@@ -101,6 +102,16 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
             "trusted": "by a key that you trust",
         }[found.signature],
     )
+
+
+def _parameters(file: "CompiledFile") -> Iterator[tuple[str, str]]:
+    """Say what was chosen for a user's own kernel, and what its author had chosen where that is another value."""
+    said = []
+    for name, value in file.parameters.items():
+        before = file.default.get(name, value)
+        said.append(f"{name} = {value}{'' if before == value else f' (default {before})'}")
+    if said:
+        yield "parameters", ", ".join(said)
 
 
 def _shapes(one: "CompiledFile") -> Iterator[str]:

@@ -16,6 +16,7 @@ _MOST = 4096
 _Text = Annotated[str, Field(max_length=1000)]
 _Count = Annotated[int, Field(ge=0)]
 _Tensor = tuple[_Text, Annotated[list[int], Field(max_length=64)], _Text]
+_Parameters = Annotated[dict[_Text, float | int | bool | _Text], Field(max_length=_MOST)]
 _Tensors = Annotated[list[_Tensor], Field(max_length=_MOST)]
 
 
@@ -59,6 +60,7 @@ class CompiledFile:
     `versions` are those of the libraries that it was compiled with and needs; `segments` are the bytes of each part
     that ONNX Runtime runs; `coverage` names the candidate of each workload, None for the compiler's default. `accepts`
     are the shapes of inputs that a model with free dimensions is run for, which with `any_shape` runs all others.
+    `parameters` are those of a user's own kernel, `default` those that its author began with.
     """
 
     dialect: _Text
@@ -75,6 +77,8 @@ class CompiledFile:
     accepts: Annotated[list[Annotated[list[list[int]], Field(max_length=_MOST)]], Field(max_length=_MOST)] | None = None
     any_shape: bool = False
     instructions: Annotated[list[_Text], Field(max_length=_MOST)] = Field(default_factory=list)
+    parameters: _Parameters = Field(default_factory=dict)
+    default: _Parameters = Field(default_factory=dict)
 
     @property
     def lacking(self) -> list[str]:

@@ -147,6 +147,10 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         return candidate_of(task, canonical_json({_TILES: configuration}), Origin.SEARCH)
 
     @override
+    def parameters(self, task: Task, candidate: Candidate) -> Mapping[str, str | float]:
+        return {} if candidate.body in {_DEFAULT, _REFERENCE} else configuration_of(candidate.body, _TILES)
+
+    @override
     def suggest(
         self,
         task: Task,

@@ -202,6 +202,16 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         return candidate_of(task, canonical_json({_PARAMETERS: configuration}), Origin.SEARCH)
 
     @override
+    def parameters(self, task: Task, candidate: Candidate) -> Mapping[str, Value]:
+        if candidate.body == _REFERENCE:
+            return {}
+        return _allowed(_specification(task.workload.program), candidate.body)
+
+    @override
+    def count(self, task: Task) -> int | None:
+        return _specification(task.workload.program).space.size
+
+    @override
     def suggest(
         self,
         task: Task,

@@ -53,7 +53,7 @@ def write(
             archive.add("kernel.so", library)
             archive.finish({
                 "dialect": "kernels", "format": _FORMAT, "network": network.name, "threads": target.threads,
-                "kernel": kernel.text,
+                "kernel": kernel.text, "parameters": dict(configuration), "default": dict(kernel.default),
             })  # fmt: skip
 
 

@@ -30,6 +30,11 @@ class KnownCandidates:
         """Return a candidate's latest result."""
         return self._told.get(key)
 
+    @property
+    def default(self) -> Observation | None:
+        """What the compiler does untuned, if it was measured."""
+        return next((told for told in self._told.values() if told.candidate.origin is Origin.BASELINE), None)
+
     def fastest_s(self) -> float | None:
         """Return the latency to beat, measured alone or beside others; None if nothing ran right yet."""
         ran = (one.latency_s for one in self._told.values() if one.outcome in _RAN and one.latency_s)

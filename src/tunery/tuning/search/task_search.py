@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, WorkError
+from tunery.dialects import Space, get_dialect
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, TaskState
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
@@ -46,6 +47,7 @@ class TaskSearch:
         self.jobs: dict[str, Context] = {}
         self._proposer = TaskProposer(self.task, proposer, learning)
         self._learning, self._sifter = learning, sifter
+        self._space = Space.of(get_dialect(self.task.target.dialect))
         self._features: dict[str, bytes] = {}
         self._baselines = BuiltBaselines(self.task)
         self._at_hand: dict[str, Artifact] = {}
@@ -300,6 +302,8 @@ class TaskSearch:
         state, workload, outcomes = self.state, self.task.workload, self.state.outcomes(job_id)
         best_key = state.best.candidate_key if state.best else None
         audit = self._sifter.audit(best_key)
+        best, default = state.known.get(best_key or ""), state.known.default
+        number = self._space.count(self.task) if self.task.tunable else None
         return TaskState(
             task_key=self.task.key,
             workload_key=workload.key,
@@ -321,6 +325,9 @@ class TaskSearch:
             contaminated=state.timings[True],
             degree=self._races.degree,
             dialect=self.task.target.dialect,
+            parameters=self._space.parameters(self.task, best.candidate) if best else {},
+            default=self._space.parameters(self.task, default.candidate) if default else {},
+            all_tried=number if number is not None and len(state.known) >= number else None,
         )
 
 

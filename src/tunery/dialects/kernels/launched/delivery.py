@@ -52,6 +52,7 @@ def write_archive(  # noqa: PLR0917 - what a file is made of
         archive.finish({
             "dialect": target.dialect, "format": f"{target.dialect}-1", "network": network.name,
             "threads": target.threads, "kernel": kernel.text, "parameters": dict(configuration),
+            "default": dict(kernel.default),
         })  # fmt: skip
 
 
