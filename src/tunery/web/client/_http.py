@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
 _IMPORT_S = 3600.0  # a compiler checks each candidate
 _CHUNK, _PAGE, _AT_ONCE = 1 << 20, 500, 100
+_NO_CALL, _NO_PROBLEM_OF_OURS = (404, 405), "urn:tunery:problem:http"
 _OWN = "start one of your own with `tunery serve --socket FILE`, and name FILE in TUNERY_SOCKET"
 _REST = {"done", "failed", "cancelled", "paused"}
 
@@ -351,8 +352,11 @@ def _place(job_id: str) -> str:
 
 def _error(answer: httpx.Response) -> UsageError | WorkError | NothingFoundError:
     try:
-        said = str(answer.json()["detail"])
-    except (ValueError, KeyError, TypeError):
+        found = answer.json()
+        said = str(found["detail"])
+        if answer.status_code in _NO_CALL and found.get("type") == _NO_PROBLEM_OF_OURS:
+            return UsageError(f"the service at {answer.url.host} cannot do that: it is of an older version of tunery")
+    except (ValueError, KeyError, TypeError, AttributeError):
         said = f"the service answers {answer.status_code}; is {answer.url.host} a service of tunery?"
     if answer.status_code == httpx.codes.NOT_FOUND:
         return NothingFoundError(said)
