@@ -18,7 +18,7 @@ from tunery._errors import EngineError, LostJobError, NothingFoundError, StoreEr
 from tunery.accounting.power import modelled_w
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
-from tunery.domain import HERE, Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
+from tunery.domain import HERE, LEAST, Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import added_hosts
@@ -499,14 +499,14 @@ class JobManager:
         """Take a job's part of what is left of its account's month.
 
         Raises:
-            UsageError: nothing is left.
+            UsageError: it is less than a job needs before its first measurement.
         """
         status = await self.store.read(lambda store: store.job(job_id))
         prices, cores = load_prices(entry.request.prices), max(self.dispatch.core_count(), os.cpu_count() or 1)
         rate = prices.of_machine(cores) + prices.of_energy(modelled_w(cores))
         month = MonthShare(self.store, job_id, entry.claim.owner, rate, status.spend.money or 0.0)
         await month.look()
-        if month.used_up:
+        if not month.leaves(LEAST["seconds"]):
             raise month.refusal()
         entry.month = month
 

@@ -63,10 +63,9 @@ class MonthShare:
         if self._part is not None:
             limit(self._part.most)
 
-    @property
-    def used_up(self) -> bool:
-        """Whether the job has had its part."""
-        return self._part is not None and self._spent() >= self._part.most
+    def leaves(self, seconds: float) -> bool:
+        """Tell whether the job's part is enough for it to work so long."""
+        return self._part is None or self._spent() + self._rate * seconds < self._part.most
 
     def refusal(self) -> UsageError:
         """Return why the job does not go on."""
@@ -80,7 +79,7 @@ class MonthShare:
             await asyncio.sleep(self._pause_s())
             with suppress(StoreError):  # until the next look it has what it holds
                 await self.look()
-            if self.used_up:
+            if not self.leaves(0.0):
                 return
 
     def _pause_s(self) -> float:
