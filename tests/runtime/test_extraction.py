@@ -1,5 +1,6 @@
 """Many models at once: each is extracted once, one failure costs one model, a stop costs what was in flight."""
 
+import sqlite3
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,17 @@ def test_what_the_sweep_found_is_what_a_job_starts_from(tmp_path: Path) -> None:
         assert store.stats().networks == 1
     found = extract(request_in(tmp_path, "fake:a?tasks=3&extract_s=0"))
     assert all(task.workload.program for task in found.tasks)
+
+
+@pytest.mark.jobs
+def test_what_other_code_extracted_is_not_taken(tmp_path: Path) -> None:
+    """As of a version of the dialect before, whose compiler had the same name."""
+    model = "fake:a?tasks=3"
+    first = extract_many(request_in(tmp_path, ""), [model])
+    with sqlite3.connect(tmp_path / "store.db") as store:
+        store.execute("UPDATE extractions SET compiler = ?", [first.compiler])
+    again, last = (extract_many(request_in(tmp_path, ""), [model]) for _ in range(2))
+    assert [found.models[0].cached for found in (first, again, last)] == [False, False, True]
 
 
 @pytest.mark.jobs

@@ -6,7 +6,8 @@ The group `tunery.files` says by a file name's ending which dialect such a model
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import PurePath
+from importlib.util import find_spec
+from pathlib import Path, PurePath
 
 from tunery._errors import UsageError
 from tunery.dialects._artifacts import Built, open_built, store_built
@@ -24,7 +25,7 @@ from tunery.dialects._base import (
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
 from tunery.dialects._nodes import GraphNode, Value, graph_nodes, labels
 from tunery.dialects._search import Observation, Proposer, Suggestions
-from tunery.domain import Network
+from tunery.domain import Network, digest
 
 __all__ = [
     "Array",
@@ -47,6 +48,7 @@ __all__ = [
     "TaskSource",
     "Value",
     "check_dialect",
+    "extractor",
     "file_dialect",
     "get_dialect",
     "graph_nodes",
@@ -91,6 +93,21 @@ def installed_dialects() -> list[str]:
 @cache
 def _entries() -> Mapping[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=_GROUP)}  # reads files of all that is installed
+
+
+@cache
+def extractor(name: str, compiler: str) -> str:
+    """Return by what a dialect extracts tasks: its compiler and its own code, any change of which may give others.
+
+    It is not loaded for that.
+    """
+    entry = _entries().get(name)
+    spec = find_spec(entry.module) if entry else None
+    if spec is None:
+        return compiler
+    folders = spec.submodule_search_locations or []
+    files = sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
+    return f"{compiler} {digest(*(file.read_bytes() for file in files or [Path(spec.origin or '')]))}"
 
 
 def own_network(model: str) -> Network | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tunery._errors import TuneryError, WorkError
 from tunery.devices.cpu.placement import usable_cores
+from tunery.dialects import extractor
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
@@ -216,9 +217,10 @@ class _Sweep:
 
     async def _tasks(self, worker: str, model: str, target: Target, compiler: str) -> tuple[list[Task], bool]:
         shapes = self._request.shapes
+        by = extractor(target.dialect, compiler)
         network_key = await self._try(worker, "identify", model, shapes, self._request.trust)
         known = await self._store.read(
-            lambda store: store.load_tasks(network_key, target.key, compiler, programs=self._programs)
+            lambda store: store.load_tasks(network_key, target.key, by, programs=self._programs)
         )
         if known is not None:
             return known, True
@@ -229,7 +231,7 @@ class _Sweep:
             for blob in network.blobs:
                 self._engine.blobs.release(blob)
         await self._store.write(
-            lambda store: store.save_tasks(network, tasks, target=target, compiler=compiler, elsewhere=elsewhere)
+            lambda store: store.save_tasks(network, tasks, target=target, compiler=by, elsewhere=elsewhere)
         )
         return tasks, False
 

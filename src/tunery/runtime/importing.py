@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, tells_of_memory
+from tunery.dialects import extractor
 from tunery.domain import Network, Target, Task, digest, merged_specs, shape_text
 from tunery.domain.request import Request
 from tunery.engines import Role
@@ -144,7 +145,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
             _load(runtime, request, job_id, meant, used), _resolve(runtime, request, job_id, meant, used)
         )
         prepared(network)
-        key = (network.digest, target.key, compiler)
+        key = (network.digest, target.key, extractor(target.dialect, compiler))
         tasks, elsewhere = await store.read(lambda opened: (opened.load_tasks(*key), opened.load_elsewhere(*key)))
         if is_new := tasks is None:
             extracting(target, compiler)
@@ -171,8 +172,8 @@ async def keep(store: AsyncStore, imported: ImportedModel) -> None:
     """Store a model's network, its tasks, and where its nodes run, in place of an earlier answer."""
     await store.write(
         lambda opened: opened.save_tasks(
-            imported.network, imported.tasks, target=imported.target, compiler=imported.compiler,
-            elsewhere=imported.elsewhere,
+            imported.network, imported.tasks, target=imported.target,
+            compiler=extractor(imported.target.dialect, imported.compiler), elsewhere=imported.elsewhere,
         )
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ class Networks(Database):
         compiler: str,
         elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Remember a network and what `compiler` extracts from it for `target`, in place of an earlier answer.
+        """Remember a network and what `compiler` (an extractor) makes of it for `target`, for an earlier answer.
 
         `elsewhere` says by node of the network why ONNX Runtime runs it.
         """

@@ -295,7 +295,7 @@ ENVIRONMENT = Environment(
     forbidden=("torch",),
     libraries=("tvm", "tvm_ffi"),
 )
-# Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
-# lowered to tasks, or to how candidates become code. A model that ships serves its own build only: what changes the
+# Part of every record's provenance: raise them with any change to how candidates become code. The cache of extracted
+# tasks knows changes of this package by itself. A model that ships serves its own build only: what changes the
 # code of few, as of products of two activations, raises the former.
 _LOWERING, _BUILD = 7, 3
