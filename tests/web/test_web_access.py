@@ -238,6 +238,10 @@ def test_an_account_that_has_used_its_month_is_refused(serve: Serve) -> None:
 def test_usage_of_nobody_is_not_found(serve: Serve) -> None:
     async def main(site: Site) -> None:
         assert (await site.admin.get("/v1/usage?account=nosuch")).status_code == 404
+        for asked in ("/v1/usage?account=%00", "/v1/jobs?account=%00", "/v1/operators?text=a%00b"):
+            assert (await site.admin.get(asked)).status_code == 422
+        label = {"role": "user", "label": "a\0b"}
+        assert (await site.admin.post("/v1/accounts/admin/tokens", json=label)).status_code == 422
         await site.account("usr")
         assert (await site.admin.get("/v1/usage?account=usr")).json()["jobs"] == 0
 

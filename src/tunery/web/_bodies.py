@@ -221,7 +221,7 @@ class AccountOut(BaseModel):
 class TokenIn(_Body):
     """A new token; its role is at most the account's."""
 
-    label: str = Field("", max_length=100)
+    label: str = Field("", max_length=100, pattern=r"^[^\x00-\x1f]*$")
     role: Role = "user"
     days: float | None = Field(None, gt=0, le=3660, description="How long it holds; for ever if null.")
 

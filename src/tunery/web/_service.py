@@ -63,7 +63,13 @@ class Caller:
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service that a request came to."""
+    """Return the service that a request came to.
+
+    Raises:
+        RefusedError: its query holds what no database keeps in a text.
+    """
+    if b"%00" in request.scope["query_string"]:
+        raise RefusedError(422, "request", "a text of the query holds a NUL character; leave it out")
     found: Service = request.app.state.service
     return found
 
