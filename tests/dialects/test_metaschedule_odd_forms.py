@@ -16,6 +16,7 @@ BLOCK = RNG.standard_normal((4, 5, 6)).astype(np.float32)
 INDICES = np.array([[0, -1], [2, 5]])
 VALUES = [np.array([-1, 7], np.float32)]
 NATIVE: list[Node] = [("OneHot", [INDICES, [np.array(4)], VALUES], {"axis": axis}, 1) for axis in (0, 1, -1)]
+NATIVE.append(("ThresholdedRelu", [np.array([-np.inf, -1, 0.3, 2, np.inf], np.float32)], {"alpha": 0.5}, 1))
 ELSEWHERE: list[Node] = [
     ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),
     ("Resize", [PLANES, None, [np.array([1, 2, 2, 1], np.float32)]], {"mode": "linear"}, 1),
@@ -28,5 +29,5 @@ def test_what_the_compiler_gets_wrong_runs_in_onnx_runtime(dialect: Dialect, tar
     assert compare(ELSEWHERE, dialect, target, tmp_path) == len(ELSEWHERE)
 
 
-def test_one_hot_values_have_their_type(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+def test_values_have_their_type_and_infinities_stay(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     assert not compare(NATIVE, dialect, target, tmp_path)

@@ -99,6 +99,7 @@ _RULES: dict[str, Convert] = {
     "IsInf": elements.is_inf,
     "IsNaN": elements.is_nan,
     "BitCast": elements.bit_cast,
+    "ThresholdedRelu": elements.thresholded,
     "LpNormalization": norms.lp_norm,
     "LayerNormalization": norms.layer_norm,
     "SimplifiedLayerNormalization": norms.simplified,

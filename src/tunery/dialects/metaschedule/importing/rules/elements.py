@@ -36,6 +36,13 @@ def is_inf(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return functools.reduce(lambda left, right: emit(builder, relax.op.logical_or(left, right)), found)
 
 
+def thresholded(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return what is above a threshold, else zero: as a product, TVM's form makes a NaN of an infinity below it."""
+    (x,) = inputs
+    above = emit(builder, relax.op.greater(x, const_like(float(attributes.get("alpha", 1.0)), x)))
+    return relax.op.where(above, x, const_like(0, x))
+
+
 _BITS = {"float16": ("uint16", 0x7FFF, 0x7C00), "float32": ("uint32", 0x7FFFFFFF, 0x7F800000)}
 _BITS["bfloat16"] = ("uint16", 0x7FFF, 0x7F80)
 _BITS["float64"] = ("uint64", (1 << 63) - 1, 0x7FF << 52)
