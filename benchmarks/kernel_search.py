@@ -2,11 +2,12 @@
 
     python benchmarks/kernel_search.py record examples/kernels/*.toml --out spaces
     python benchmarks/kernel_search.py replay spaces/*.json --out search.json --rivals PYTHON
-    python benchmarks/kernel_search.py table search.json
+    python benchmarks/kernel_search.py table search.json [others.json ...] [--markdown]
 
 `record` exhausts kernels and writes Kernel Tuner caches; an interrupted run goes on. `replay` takes such caches, also
 others': each strategy asks for configurations and is told their recorded times. PYTHON is the interpreter of an
-environment with `kernel_tuner` and `pyatf`. The score is that of the field (Willemsen et al., autotuning_methodology):
+environment with `kernel_tuner` and `pyatf`. `table` gives means and standard errors over the seeds of all files. The
+score is that of the field (Willemsen et al., autotuning_methodology):
 how far the mean of a strategy's best so far is from random search's expected best towards the optimum, over the
 evaluations until random search is expected to have gone 95 % of the way from the median, at most 200: 0 is as random
 search, 1 finds the optimum at once, below 0 is worse.
@@ -150,7 +151,7 @@ def replay(
     seeds: Annotated[int, typer.Option("--seeds", min=1)] = 10,
 ) -> None:
     """Replay all strategies on recorded spaces."""
-    scores: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, list[float]]] = {}
     sizes: dict[str, dict[str, float]] = {}
     for path in caches:
         space = RecordedSpace(path)
@@ -160,14 +161,16 @@ def replay(
         }  # fmt: skip
         arms: dict[str, Callable[[RecordedSpace, int], list[float | None]]] = {"tunery": _ours, "random": _random}
         for name, run in arms.items():
-            scores.setdefault(name, {})[space.name] = space.score([run(space, seed) for seed in range(seeds)])
+            began = time.process_time()
+            scores.setdefault(name, {})[space.name] = [space.score([run(space, seed)]) for seed in range(seeds)]
+            spent_s = (time.process_time() - began) / seeds / space.budget
+            typer.echo(f"{space.name}, {name}: {spent_s * 1e3:.1f} ms of CPU per question", err=True)
         for name in STRATEGIES if rivals else ():
             told = _rival(rivals, space, name, seeds)
             if told is not None:
-                scores.setdefault(name, {})[space.name] = space.score(told)
-        typer.echo(f"{space.name}: {space.budget} evaluations of {len(space.results)}", err=True)
-        out.write_text(json.dumps({"spaces": sizes, "seeds": seeds, "scores": scores}, indent=1) + "\n")
-    table(out)
+                scores.setdefault(name, {})[space.name] = [space.score([one]) for one in told]
+        out.write_text(json.dumps({"spaces": sizes, "scores": scores}, indent=1) + "\n")
+    table([out])
 
 
 def _ours(space: RecordedSpace, seed: int) -> list[float | None]:
@@ -198,15 +201,41 @@ def _rival(python: str, space: RecordedSpace, strategy: str, seeds: int) -> list
 
 
 @app.command()
-def table(scores: Path) -> None:
-    """Print the scores that `replay` wrote."""
-    plain: dict[str, Any] = json.loads(scores.read_text())
-    spaces = list(plain["spaces"])
-    shown = new_table("strategy", "mean", "worst", *spaces)
-    for name, of in sorted(plain["scores"].items(), key=lambda one: -statistics.fmean(one[1].values())):
-        each = [f"{of[space]:.2f}" if space in of else "-" for space in spaces]
-        shown.add_row(name, f"{statistics.fmean(of.values()):.3f}", f"{min(of.values()):.2f}", *each)
+def table(
+    files: list[Path],
+    *,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a page has it: a row for each space.")] = False,
+) -> None:
+    """Print the scores that `replay` wrote, of one or several files."""
+    plain: list[dict[str, Any]] = [json.loads(path.read_text()) for path in files]
+    spaces = {space: size for one in plain for space, size in one["spaces"].items()}
+    scores: dict[str, dict[str, list[float]]] = {}
+    for one in plain:
+        for strategy, of in one["scores"].items():
+            for space, found in of.items():
+                scores.setdefault(strategy, {}).setdefault(space, []).extend(found)
+    means = {name: statistics.fmean(statistics.fmean(of) for of in each.values()) for name, each in scores.items()}
+    strategies = sorted(means, key=lambda name: -means[name])
+    rows = [
+        [space, str(size["evaluations"]), *(_cell(scores[name].get(space, [])) for name in strategies)]
+        for space, size in spaces.items()
+    ] + [["mean", "", *(f"{means[name]:.2f}" for name in strategies)]]
+    head = ["recorded space", "evaluations", *strategies]
+    if markdown:
+        typer.echo("\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]))
+        return
+    shown = new_table(*head)
+    for row in rows:
+        shown.add_row(*row)
     typer.echo(as_text(shown, 200))
+
+
+def _cell(scores: Sequence[float]) -> str:
+    """Return the mean, its standard error and the number of seeds."""
+    if len(scores) < 2:
+        return f"{scores[0]:.2f}" if scores else "-"
+    error = statistics.stdev(scores) / math.sqrt(len(scores))
+    return f"{statistics.fmean(scores):.2f} ± {error:.2f} ({len(scores)})"
 
 
 if __name__ == "__main__":

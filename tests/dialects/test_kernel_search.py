@@ -96,3 +96,18 @@ def test_failures_and_unfinished_measurements_are_told_too() -> None:
     for one in only_failures.ask(30):
         only_failures.tell(one, None)
     assert len(only_failures.ask(10)) == 10
+
+
+def test_where_nothing_can_be_learned_it_is_about_as_good_as_random() -> None:
+    space = ConfigurationSpace({name: tuple(range(8)) for name in ("x", "y", "z")}, [])
+    drawn = np.random.default_rng(1).lognormal(size=(8, 8, 8))
+    found = []
+    for seed in range(8):
+        search, best = ConfigurationSearch(space, seed), math.inf
+        for _ in range(16):
+            [one] = search.ask(1)
+            search.tell(one, float(drawn[one]))
+            best = min(best, float(drawn[one]))
+        found.append(best)
+    random = [min(drawn[one] for one in space.sample(16, np.random.default_rng(seed))) for seed in range(200)]
+    assert np.mean(found) < 1.5 * np.mean(random)
