@@ -109,6 +109,41 @@ def test_a_killed_worker_is_a_crash_and_its_host_stays(engine: AgentEngine, mark
 
 
 @pytest.mark.jobs
+def test_a_host_is_reached_by_another_command_given_up_and_reached_again(mark: Path) -> None:
+    with FakeBlobs() as blobs, AgentEngine("far", "sh -c 'exit 255' x", blobs) as engine:
+        with pytest.raises(HostError):
+            engine.wait(PATIENCE_S, tries=1)
+        engine.reach_by(AGENT)
+        worker = engine.start(PROBE)
+        assert ask(engine, worker, "count") == 1
+        flying = hanging(engine, worker, mark)
+        engine.give_up("it was removed")
+        for call in (flying, engine.call(worker, "count", deadline_s=PATIENCE_S)):
+            with pytest.raises(LostWorkerError, match="it was removed"):
+                call.result(PATIENCE_S)
+        wait_until(lambda: not family(mark))
+        engine.reach_by(AGENT)
+        assert ask(engine, worker, "count") == 1
+
+
+@pytest.mark.jobs
+def test_a_host_that_is_slow_to_greet_is_named_and_waited_for(mark: Path, caplog: pytest.LogCaptureFixture) -> None:
+    late = (
+        f"""sh -c 'echo Welcome; while [ ! -e "$0" ]; do sleep 0.05; done; exec "$@"' {shlex.quote(str(mark / "go"))}"""
+    )
+    with (
+        FakeBlobs() as blobs,
+        AgentEngine("far", f"{late} {AGENT}", blobs, timing=Timing(slow_greeting_s=0.1)) as engine,
+    ):
+        wait_until(lambda: any("Welcome" in record.getMessage() for record in caplog.records))
+        assert "Welcome" in engine.trouble()
+        assert engine.facts() is None
+        (mark / "go").touch()
+        engine.wait(PATIENCE_S)
+        assert engine.trouble() == ""
+
+
+@pytest.mark.jobs
 def test_a_stopped_agent_is_given_up_and_replaced(engine: AgentEngine, mark: Path) -> None:
     worker = engine.start(PROBE)
     ask(engine, worker, "count")

@@ -5,6 +5,7 @@ import platform
 import shlex
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from job_tools import (
 )
 from onnx import TensorProto, helper
 
+from tunery._errors import UsageError
 from tunery.blobs import DirectoryBlobs
 from tunery.delivery.files.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
@@ -34,8 +36,9 @@ from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.facts import host_facts
-from tunery.engines.remote.registry import add_host
+from tunery.engines.remote.registry import add_host, remove_host
 from tunery.runtime.hosts.workers import MEASURER
+from tunery.runtime.runtime import Runtime
 from tunery.service.machines import machines
 from tunery.service.manager import JobManager
 from tunery.service.session import Session, tune
@@ -205,6 +208,44 @@ def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) 
 
     reports = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     assert [report.job.state for report in reports] == [JobState.DONE] * 2
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+def test_a_service_uses_a_host_that_is_added_while_it_runs_and_leaves_one_that_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_TEST_FAMILY", str(tmp_path))
+    (tmp_path / "far").mkdir()
+    asked = request_in(tmp_path, "fake:followed?tasks=2&build_s=0.2", "5000trials")
+
+    async def soon(said: Callable[[], bool]) -> None:
+        while not said():
+            await asyncio.sleep(0.05)
+
+    async def main(made: list[Runtime]) -> TuneReport:
+        with open_store(asked.store) as store:
+            async with JobManager(store, follow_hosts=True) as manager:
+                stop = threading.Event()
+                work = asyncio.create_task(manager.run(asked, lambda _: None, stop))
+                await soon(lambda: bool(made) and builds(made[0])[HERE] > 0)
+                add_host(FAR, agent(tmp_path / "far"))
+                await soon(lambda: builds(made[0])[FAR] > 2)
+                remove_host(FAR)
+                await soon(lambda: not any("agent" in process.cmdline() for process in family(tmp_path)))
+                there, here = (builds(made[0])[host] for host in (FAR, HERE))
+                await soon(lambda: builds(made[0])[HERE] > here + 2)
+                assert FAR not in [machine.name for machine in machines(host_facts(), (), made[0].dispatch, made)]
+                with pytest.raises(UsageError, match="no host 'far'"):
+                    await manager.run(replace(asked, on=FAR), lambda _: None, stop)
+                add_host(FAR, agent(tmp_path / "far"))
+                await soon(lambda: builds(made[0])[FAR] > there)
+                stop.set()
+                return await work
+
+    with runtimes() as made:
+        report = asyncio.run(asyncio.wait_for(main(made), PATIENCE_S))
+    assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
+    assert set(raced(tmp_path).values()) == {1}
     wait_until(lambda: len(family(tmp_path)) == 0)
 
 

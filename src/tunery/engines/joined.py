@@ -26,10 +26,12 @@ class JoinedEngine(Engine):
         EngineError: there is no host.
     """
 
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
+    def __init__(self, engines: Mapping[str, Engine], *, grows: bool = False) -> None:
         if not engines:
             raise EngineError("an engine of several hosts needs at least one")
+        self.grows = self.grows or grows
         self._engines: dict[str, Engine] = {}
+        self._left: frozenset[str] = frozenset()
         self._listeners: list[Callable[[str], None]] = []
         self._followers: list[Callable[[str], object]] = []
         first = next(iter(engines.values()))
@@ -54,6 +56,14 @@ class JoinedEngine(Engine):
         for listener in self._listeners:
             self._tell(engine, host, listener)
 
+    def leave(self, host: str) -> None:
+        """Have a further host be none any more: nothing is started on it, what it has may be asked on."""
+        self._left |= {host}
+
+    def come_back(self, host: str) -> None:
+        """Have a host that has left be one again, if it has."""
+        self._left -= {host}
+
     @classmethod
     @override
     def open(cls, scratch: Path, blobs: Blobs) -> Self:
@@ -62,7 +72,7 @@ class JoinedEngine(Engine):
     @property
     @override
     def hosts(self) -> tuple[str, ...]:
-        return tuple(self._engines)  # at once, as hosts may join on another thread
+        return tuple(host for host in tuple(self._engines) if host not in self._left)  # they join on another thread
 
     @override
     def facts(self, host: str = "") -> HostFacts | None:

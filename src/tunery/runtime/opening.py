@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from tunery._errors import HostError, UsageError
@@ -16,10 +16,11 @@ from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain import HERE, DeviceDescription
 from tunery.domain.request import Request
-from tunery.engines import AgentEngine, Engine, JoinedEngine, engine_class
+from tunery.engines import Engine, JoinedEngine, engine_class
 from tunery.engines.remote.registry import added_hosts, host_named
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
+from tunery.runtime.hosts.added import AddedHosts
 from tunery.runtime.runtime import Runtime, make_scratch
 from tunery.store import AsyncStore
 
@@ -49,14 +50,16 @@ def kernel_threads(request: Request, granted: int | None = None) -> int:
 
 
 @contextmanager
-def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
+def workplace(request: Request, *, follow: bool = False) -> Iterator[tuple[Engine, Path, int]]:
     """Open an engine and a scratch directory, and say how many threads a kernel gets; all of it goes with the block.
+
+    With `follow`, hosts that are added and removed meanwhile join and leave.
 
     Raises:
         UsageError: the cache cannot be written, there are not as many cores as threads, or no engine is called so.
         HostError: the host that is measured on does not answer within a minute.
     """
-    with _place(request) as (engine, scratch):
+    with _place(request, follow=follow) as (engine, scratch):
         if request.on:
             came = threading.Event()
             _watch(engine, request.on, came.set)
@@ -66,7 +69,7 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
 
 
 @contextmanager
-def _place(request: Request) -> Iterator[tuple[Engine, Path]]:
+def _place(request: Request, *, follow: bool = False) -> Iterator[tuple[Engine, Path]]:
     """Open an engine and a scratch directory, without waiting for a host."""
     cache, kind = cache_directory(), engine_class(settings().engine)
     if request.on:
@@ -79,7 +82,7 @@ def _place(request: Request) -> Iterator[tuple[Engine, Path]]:
         why = error.strerror or error
         raise UsageError(f"cannot use {cache}: {why}; set TUNERY_CACHE to a directory of your own") from error
     try:
-        with DirectoryBlobs(cache / "blobs") as blobs, _open_engine(kind, scratch, blobs) as engine:
+        with DirectoryBlobs(cache / "blobs") as blobs, _open_engine(kind, scratch, blobs, follow=follow) as engine:
             yield engine, scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -112,30 +115,38 @@ def _threads(engine: Engine, request: Request) -> int:
     return kernel_threads(request, facts.granted)
 
 
-def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs) -> Engine:
-    """Return this host's engine, joined with those of the hosts that the user has added."""
-    opened, further = kind.open(scratch, blobs), added_hosts()
-    if further and not isinstance(opened, JoinedEngine):
-        opened = JoinedEngine({HERE: opened})
-    if isinstance(opened, JoinedEngine):
-        for host in further:
-            opened.add(host.name, AgentEngine(host.name, host.connect, blobs))
-    return opened
+@contextmanager
+def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs, *, follow: bool) -> Iterator[Engine]:
+    """Open this host's engine, joined with those of the hosts that the user has added."""
+    joined = follow or bool(added_hosts())
+    opened = kind.open(scratch, blobs)
+    if joined and not isinstance(opened, JoinedEngine):
+        opened = JoinedEngine({HERE: opened}, grows=follow)
+    with opened:
+        if isinstance(opened, JoinedEngine):
+            with closing(AddedHosts(opened, blobs, follow=follow)):
+                yield opened
+        else:
+            yield opened
 
 
 @contextmanager
-def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str = "") -> Iterator[Runtime]:
-    """Open a workplace with a request's pools of workers.
+def open_runtime(
+    request: Request, dispatch: Dispatch | None = None, label: str = "", *, follow: bool = False
+) -> Iterator[Runtime]:
+    """Open a workplace with a request's pools of workers; `follow` as there.
 
     Raises:
         UsageError: the cache cannot be written, or there are not as many cores as threads.
         HostError: as `workplace`.
     """
-    with workplace(request) as (engine, scratch, threads):
+    with workplace(request, follow=follow) as (engine, scratch, threads):
         yield _runtime(engine, scratch, threads, request, dispatch, label)
 
 
-async def open_runtime_on(stack: ExitStack, request: Request, dispatch: Dispatch, label: str) -> Runtime:
+async def open_runtime_on(
+    stack: ExitStack, request: Request, dispatch: Dispatch, label: str, *, follow: bool = False
+) -> Runtime:
     """Do as `open_runtime` until `stack` is closed; the event loop goes on while a host is waited for.
 
     Raises:
@@ -143,7 +154,7 @@ async def open_runtime_on(stack: ExitStack, request: Request, dispatch: Dispatch
     """
     loop, came = asyncio.get_running_loop(), asyncio.Event()
     with ExitStack() as opened:
-        engine, scratch = opened.enter_context(_place(request))
+        engine, scratch = opened.enter_context(_place(request, follow=follow))
         _watch(engine, request.on, lambda: loop.call_soon_threadsafe(came.set))
         if engine.facts(request.on) is None:
             with suppress(TimeoutError):

@@ -88,7 +88,8 @@ class JobManager:
     or way of measuring get workers of their own, placed by the same scheduler. At most `most_active` jobs are at work
     (one, where the strategy is `sequential`), the others wait for their turn (`JobQueue`). Leaving the room ends all
     work; what was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`,
-    the scheduler's log and the span of each stage are kept in `dispatch`.
+    the scheduler's log and the span of each stage are kept in `dispatch`. With `follow_hosts`, hosts that are added or
+    removed meanwhile are used or left.
 
     Example:
         async with JobManager(store) as manager:
@@ -107,6 +108,7 @@ class JobManager:
         strategy: str = "predictive",
         most_active: int = MOST_ACTIVE,
         record: bool = True,
+        follow_hosts: bool = False,
     ) -> None:
         self.store = AsyncStore(store)
         self.dispatch = Dispatch(strategy, record=record)
@@ -116,7 +118,7 @@ class JobManager:
         self._active: dict[str, QueuedJob] = {}
         self._order = 0
         self._worked = False
-        self._runtimes = Runtimes(self.dispatch)
+        self._runtimes = Runtimes(self.dispatch, follow=follow_hosts)
         self._names: set[str] = set()
         self._here: HostFacts | None = None
         self._later: asyncio.TimerHandle | None = None

@@ -107,7 +107,7 @@ def serve(  # noqa: PLR0917 - what a command is given
     tls = {"ssl_certfile": place.certificate or None, "ssl_keyfile": place.key or None}
 
     async def run(opened: Store) -> None:
-        async with JobManager(opened, strategy=strategy, record=False) as manager:
+        async with JobManager(opened, strategy=strategy, record=False, follow_hosts=True) as manager:
             with _listening(place) as listening:
                 token = await manager.store.write(first_token)  # told once: not before it is known that it can be
                 host = f"[{place.host}]" if ":" in place.host else place.host
@@ -148,7 +148,7 @@ def serve_user(store: str, path: Path, files: Path, strategy: str, on_ready: Cal
     """
 
     async def run(opened: Store, listening: socket.socket) -> None:
-        async with JobManager(opened, strategy=strategy, record=False) as manager:
+        async with JobManager(opened, strategy=strategy, record=False, follow_hosts=True) as manager:
             await _serve(manager, create_app(manager, files, local=True), listening, on_ready)
 
     with open_store(store) as opened, own_socket(path) as listening:

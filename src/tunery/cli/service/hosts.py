@@ -32,7 +32,7 @@ def add(
     if json:
         emit(asdict(added))
         return
-    say(f"{name} is added: jobs build there from now on, those of a service when that is started again; "
+    say(f"{name} is added: jobs build there from now on, those of a running service too; "
         f"`tunery hosts check {name}` says whether it is ready")  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def remove(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Forget a host; nothing is changed there."""
+    """Forget a host; nothing is changed there, and a running service leaves it."""
     from tunery.engines.remote.registry import remove_host
 
     remove_host(name)

@@ -21,9 +21,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a silent host counts as gone, in seconds, and how long calls wait for one that is."""
+    """When a silent host counts as gone, in seconds, and how long calls wait for one that is.
+
+    An agent that has not greeted after `slow_greeting_s` is named, and waited for all the same: Python takes up to 40 s
+    to start on a slow board.
+    """
 
     keep_alive_s: float = 5.0
+    slow_greeting_s: float = 10.0
     greeting_s: float = 60.0
     patience_s: float = 60.0
     first_retry_s: float = 0.5
@@ -77,6 +82,7 @@ class Link:
         self._past_own_cpu_s = 0.0
         self._clock_off_s: float | None = None
         self._losses = 0
+        self._is_named_slow = False
         self._watchers: list[Callable[[str], None]] = []
         self._connection: Connection | None = None
         self._talking: threading.Thread | None = None
@@ -122,6 +128,29 @@ class Link:
             self._retry_at_s, self._retry_s = time.monotonic(), self._timing.first_retry_s
 
         self.post_if_open(soon)
+
+    def reach_by(self, connect: str) -> None:
+        """Use a connect command from now on; a host that was given up is tried again.
+
+        Raises:
+            HostError: it is empty or cannot be read.
+        """
+        command = agent_command(connect)
+
+        def change() -> None:
+            if command == self._command and not self.hopeless:
+                return
+            self._command = command
+            if self._connection is not None:
+                self._lose(HostError("its connect command was changed"), hopeless=False)
+            self.hopeless = False
+            self._retry_at_s, self._retry_s = time.monotonic(), self._timing.first_retry_s
+
+        self.post_if_open(change)
+
+    def give_up(self, why: str) -> None:
+        """End the connection, for the reason that is given, and do not connect again."""
+        self.post_if_open(lambda: self._lose(HostError(why), hopeless=True))
 
     def clock_off_s(self, seconds: float) -> float | None:
         """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
@@ -184,7 +213,8 @@ class Link:
             return max(0.0, min(retry_at_s, self._away_s + timing.patience_s if self._listener.waits else math.inf,
                                 now_s + 3600.0) - now_s)  # fmt: skip
         if self.facts is None:
-            return max(0.0, self._heard_s + timing.greeting_s - now_s)
+            limit_s = timing.greeting_s if self._is_named_slow else min(timing.slow_greeting_s, timing.greeting_s)
+            return max(0.0, self._heard_s + limit_s - now_s)
         return max(0.0, min(self._pinged_s, self._heard_s + (MISSED_KEEP_ALIVES - 1) * timing.keep_alive_s)
                    + timing.keep_alive_s - now_s)  # fmt: skip
 
@@ -198,12 +228,15 @@ class Link:
             return
         silent_s = now_s - self._heard_s
         if self.facts is None:
+            but = (said := self._connection.said) and f", but {said}"
             if silent_s >= timing.greeting_s:
-                said = self._connection.said
-                what = f"its command gave no agent's greeting within {timing.greeting_s:g} s" + (
-                    said and f", but {said}"
-                )
+                what = f"its command gave no agent's greeting within {timing.greeting_s:g} s{but}"
                 self._lose(HostError(what), hopeless=False)
+            elif silent_s >= timing.slow_greeting_s and not self._is_named_slow:
+                self._is_named_slow = True
+                self.trouble = f"its command has given no agent's greeting for {timing.slow_greeting_s:g} s{but}"
+                _log.warning("host %s: %s; it is waited for, up to %g s", self.host, self.trouble, timing.greeting_s,
+                             extra={"host": self.host})  # fmt: skip
             return
         if silent_s >= MISSED_KEEP_ALIVES * timing.keep_alive_s:
             self._lose(HostError(f"it has not answered for {silent_s:.0f} s"), hopeless=False)
@@ -246,6 +279,7 @@ class Link:
         assert self._connection is not None
         self._connection.writer.send({"do": "welcome", "keep_alive_s": self._timing.keep_alive_s})
         self._retry_s = self._timing.first_retry_s
+        self._is_named_slow = False
         self._listener.begun(self._connection)
         self._ping()
         self._tell(facts, "")

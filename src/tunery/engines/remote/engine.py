@@ -86,6 +86,18 @@ class AgentEngine(Engine):
         """Connect at once if the host is away: somebody has seen that it is back."""
         self._link.try_again()
 
+    def reach_by(self, connect: str) -> None:
+        """Use this connect command from now on; a host that was given up, or refused, is tried again.
+
+        Raises:
+            HostError: it is empty or cannot be read.
+        """
+        self._link.reach_by(connect)
+
+    def give_up(self, why: str) -> None:
+        """End the connection and do not connect again, unless `reach_by` says so; calls fail with LostWorkerError."""
+        self._link.give_up(why)
+
     def clock_off_s(self, seconds: float = 0.0) -> float | None:
         """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
         return self._link.clock_off_s(seconds)

@@ -89,9 +89,9 @@ class FurtherHosts:
             _log.info("host %s does not build: it is %s, this is %s", host, facts.machine, platform.machine(),
                       extra={"host": host})  # fmt: skip
             return
-        if host not in self._builders:
-            self._builders[host] = self._start(host, facts)
         try:
+            if host not in self._builders:
+                self._builders[host] = self._start(host, facts)
             ours, theirs = await asyncio.gather(self._compiler(self._ours), self._compiler(self._builders[host][0]))
         except EngineError as error:
             _log.warning("host %s does not build: %s; see `tunery hosts check %s`", host, error, host,
@@ -134,7 +134,7 @@ class HostDevice:
             try:
                 let_go = await asyncio.wrap_future(self._engine.hold_device(self._host))
             except LostWorkerError:
-                if self._now() > end_s:
+                if self._now() > end_s or self._host not in self._engine.hosts:
                     raise
                 await asyncio.sleep(_LOOK_S)
             else:
