@@ -179,6 +179,7 @@ def test_a_job_costs_no_more_than_is_left_of_the_month(serve: Serve, model: str)
         assert done["request"]["budget_money"] == 1000
         assert done["spend"]["trials"] < 50_000
         await ended(user, second["id"])
+        assert (await site.admin.patch("/v1/accounts/usr", json={"month_money": 0.0})).status_code == 200
         refused = await user.post("/v1/jobs", json={**job, "seed": 2})
         assert refused.status_code == 429
         again = await user.post(f"/v1/jobs/{second['id']}:resume")
