@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_the_stages_of_a_job_come_before_its_end(serve: Serve) -> None:
 @pytest.mark.parametrize("model", ["fake:endless?tasks=2&build_s=0.02&space=16x16x16", "fake:web?tasks=1"])
 def test_a_job_costs_no_more_than_is_left_of_the_month(serve: Serve, model: str) -> None:
     async def main(site: Site) -> None:
-        user = await site.account("usr", month_money=1e-4)
+        user = await site.account("usr", month_money=5e-5 * max(os.cpu_count() or 1, 2))
         job = {"model": model, "dialect": "fake", "threads": 1, "budget": "100000trials,$1000"}
         first, second = await submitted(user, job), await submitted(user, {**job, "seed": 1})
         done = await ended(user, first["id"])
