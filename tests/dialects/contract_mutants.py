@@ -609,6 +609,15 @@ class TestOfAnyVersion(Base):
     expected = "test_what_its_own_environment_holds_is_pinned"
 
 
+class SaysNo(Able):
+    runs_users_code = "no"
+
+
+class TestSaysNo(Base):
+    made = SaysNo
+    expected = "test_it_says_whether_it_runs_code_of_its_users"
+
+
 class LivesAlone(Able):
     def environment(self):
         return Environment(variables={"OWNER": str(number(self))})

@@ -277,14 +277,21 @@ def test_a_second_answer_is_none(tmp_path: Path) -> None:
         assert engine.generation(worker) == 1
 
 
-def test_a_frame_in_the_middle_of_a_run_that_is_none_costs_what_is_in_flight(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "self.send_packed(b'\\xff' * 1000)", "header['cpu_s'] = float('nan')", "header['cpu_s'] = 1e15",
+        "header['cpu_s'] = -1.0", "body = b'[' * 1000",
+    ],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_costs_what_is_in_flight(wrong: str, tmp_path: Path) -> None:
     broken = (
         "once = _protocol.FrameWriter.send\n"
         "def send(self, header, body=b''):\n"
         "    marker = Path(sys.argv[1], 'broken')\n"
         "    if header['do'] == 'answer' and not marker.exists():\n"
         "        marker.touch()\n"
-        "        self.send_packed(b'\\xff' * 1000)\n"
+        f"        {wrong}\n"
         "    once(self, header, body)\n"
         "_protocol.FrameWriter.send = send"
     )
@@ -293,6 +300,7 @@ def test_a_frame_in_the_middle_of_a_run_that_is_none_costs_what_is_in_flight(tmp
         with pytest.raises(LostWorkerError):
             ask(engine, worker, "count")
         assert ask(engine, worker, "count") == 1
+        assert 0 <= engine.control.cpu_s(worker) < PATIENCE_S
 
 
 def test_an_agent_that_is_sent_garbage_ends_with_its_workers(mark: Path) -> None:

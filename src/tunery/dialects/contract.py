@@ -122,6 +122,10 @@ class DialectContract(ContractFixtures):
         """An environment that is made again has the same versions."""
         assert [one for one in dialect.requirements if "==" not in one] == []
 
+    def test_it_says_whether_it_runs_code_of_its_users(self, dialect: WholeDialect) -> None:
+        """Jobs of one that does are measured in processes of their own; a text such as `"no"` would count as yes."""
+        assert dialect.runs_users_code in {True, False}, f"{dialect.runs_users_code!r} is neither True nor False"
+
     # Targets and tasks
 
     @pytest.mark.parametrize("spec", ["no-such-target", '{"kind":', '{"kind": "no-such-kind"}', ""])

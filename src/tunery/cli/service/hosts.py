@@ -26,13 +26,15 @@ def add(
     """Add a host that any command reaches; `tunery agent --stdio` is appended to it."""
     from dataclasses import asdict
 
-    from tunery.engines.remote.registry import add_host
+    from tunery.engines.remote.registry import add_host, added_hosts
 
+    before = next((host.connect for host in added_hosts() if host.name == name), "")
     added = add_host(name, connect)
     if json:
         emit(asdict(added))
         return
-    say(f"{name} is added: jobs build there from now on, those of a running service too; "
+    done = f"{name} has another command, not {before!r} any more" if before not in ("", connect) else f"{name} is added"
+    say(f"{done}: jobs build there from now on, those of a running service too; "
         f"`tunery hosts check {name}` says whether it is ready")  # fmt: skip
 
 

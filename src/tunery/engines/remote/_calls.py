@@ -16,6 +16,7 @@ from tunery.engines._base import OnUsage, WorkerSpec
 from tunery.engines._payload import Signatures, error_from_data
 from tunery.engines.remote._connection import Connection, open_blob
 from tunery.engines.remote._link import Link, Listener
+from tunery.engines.remote._protocol import ProtocolError, seconds_of
 from tunery.engines.remote._questions import Questions
 
 
@@ -237,7 +238,7 @@ class Calls(Listener):
             return  # it was answered before
         worker = call.worker
         worker.generation = worker.past_generations + int(header["generation"])
-        worker.cpu_s = worker.past_cpu_s + float(header["cpu_s"])
+        worker.cpu_s = worker.past_cpu_s + seconds_of(header["cpu_s"], self._link.most_cpu_s)
         worker.pid, worker.current = header["pid"], None
         if header["failed"]:
             self._end(call, error_from_data(json.loads(body), f"{worker.name}.{call.method}"))
@@ -252,8 +253,7 @@ class Calls(Listener):
         try:
             call.result = methods.decode_result(call.method, body)
         except ValueError as error:
-            self._end(call, EngineError(f"{call.worker.name}.{call.method} gave an unreadable result: {error}"))
-            return
+            raise ProtocolError(f"an answer to {call.method} that cannot be read") from error
         for digest in methods.blobs_in_result(call.method, call.result):
             self._connection.there.add(digest)
             if not self._home.has(digest):
@@ -263,7 +263,8 @@ class Calls(Listener):
 
     def _used(self, header: dict[str, Any], _body: bytes) -> None:
         if self._on_usage is not None:
-            self._on_usage(header["worker"], header["method"], header["wall_s"], header["cpu_s"])
+            used = (seconds_of(header[name], self._link.most_cpu_s) for name in ("wall_s", "cpu_s"))
+            self._on_usage(header["worker"], header["method"], *used)
 
     def _wanted(self, header: dict[str, Any], _body: bytes) -> None:
         assert self._connection is not None
@@ -294,4 +295,4 @@ class Calls(Listener):
     def _ponged(self, header: dict[str, Any], _body: bytes) -> None:
         for name, used_s in header["cpu_s"].items():
             worker = self.workers[name]
-            worker.cpu_s = max(worker.cpu_s, worker.past_cpu_s + float(used_s))
+            worker.cpu_s = max(worker.cpu_s, worker.past_cpu_s + seconds_of(used_s, self._link.most_cpu_s))

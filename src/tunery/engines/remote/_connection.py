@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,7 @@ from tunery.engines.remote._receiving import Receiver
 AGENT = ("tunery", "agent", "--stdio")
 _MOST_GREETING_BYTES = 1 << 16
 _END_S = 10.0
+_MOST_SHARE, _START_S = 4.0, 60.0  # a host may have more cores than it grants; its agent runs before it is connected
 _TAIL_BYTES = 2048
 
 
@@ -64,12 +66,17 @@ class Connection:
         self._reader = FrameReader(self._process.stdout.fileno())
         self.writer = FrameWriter(self._process.stdin.fileno())
         self._receiver = Receiver(blobs)
+        self._began_s = time.monotonic()
         self.there: set[str] = set()
         """The blobs that the agent is known to have and keep."""
         self.sending: dict[str, list[Any]] = {}
         """Blobs on their way, with what waits for them."""
         self.fetching: dict[str, list[Any]] = {}
         self.started: set[str] = set()
+
+    def most_cpu_s(self, cores: int) -> float:
+        """Return how many CPU seconds the host's processes cannot have used since it was connected, generously."""
+        return _MOST_SHARE * max(cores, 1) * (time.monotonic() - self._began_s + _START_S)
 
     def talk(
         self,

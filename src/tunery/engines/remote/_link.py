@@ -14,6 +14,7 @@ from tunery.blobs import Blobs
 from tunery.domain import HostFacts
 from tunery.engines._base import HostUse
 from tunery.engines.remote._connection import Connection, agent_command, on_thread
+from tunery.engines.remote._protocol import ProtocolError, seconds_of
 from tunery.engines.remote.agent import MISSED_KEEP_ALIVES
 
 _log = logging.getLogger(__name__)
@@ -95,6 +96,12 @@ class Link:
         self._retry_s = timing.first_retry_s
         self._listener: Listener
         self._thread: threading.Thread
+
+    @property
+    def most_cpu_s(self) -> float:
+        """How many CPU seconds its processes cannot have used on this connection; nothing that it tells may be more."""
+        cores = 1 if self.facts is None else self.facts.granted
+        return 0.0 if self._connection is None else self._connection.most_cpu_s(cores)
 
     def begin(self, listener: Listener) -> None:
         """Start to connect; `listener` hears of it."""
@@ -269,6 +276,8 @@ class Link:
                 self._heard_s = time.monotonic()
                 try:
                     action()
+                except ProtocolError as error:
+                    self._lose(HostError(f"its agent sent {error}"), hopeless=False)
                 except Exception as error:  # noqa: BLE001 - a call that nobody answers would wait for ever
                     _log.debug("what the agent sent could not be acted on", exc_info=True)
                     self._lose(HostError(f"its agent sent what cannot be: {error!r}"), hopeless=False)
@@ -322,9 +331,10 @@ class Link:
 
     def _heard(self, header: dict[str, Any], body: bytes) -> None:
         if header["do"] == "pong":
+            own_s = seconds_of(header["own_cpu_s"], self.most_cpu_s)
             self._clock_off_s = float(header["clock_s"]) - (time.time() - (time.monotonic() - self._pinged_s) / 2)
-            self.own_cpu_s = self._past_own_cpu_s + float(header["own_cpu_s"])
-            self._take_use(float(header["own_cpu_s"]) + sum(header["cpu_s"].values()), float(header["others_cores"]))
+            self.own_cpu_s = self._past_own_cpu_s + own_s
+            self._take_use(own_s + sum(header["cpu_s"].values()), float(header["others_cores"]))
         self._listener.heard(header, body)
         if header["do"] == "pong":
             with self._changed:

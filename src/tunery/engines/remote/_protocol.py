@@ -43,6 +43,21 @@ def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
     return b"".join((_LENGTHS.pack(len(body), len(head)), head, body))
 
 
+def seconds_of(value: object, most_s: float) -> float:
+    """Return a time that the other side tells, in seconds.
+
+    Raises:
+        ProtocolError: it is none, or not from 0 to `most_s`.
+    """
+    if not isinstance(value, float | int) or not 0 <= value <= most_s:
+        raise ProtocolError(f"a time of {value!r:.40} s, where at most {most_s:.0f} s can be")
+    return float(value)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 class FrameReader:
     """Takes frames from a descriptor; memory is taken as bytes arrive, never because a length says so."""
 
@@ -89,7 +104,7 @@ class FrameReader:
         view.release()
         del self._buffer[: head_end + body_size]
         try:
-            header = json.loads(head)
+            header = json.loads(head, parse_constant=_no_number)
         except ValueError:
             raise ProtocolError(f"a frame whose header is not JSON: {_shown(head)}") from None
         if not isinstance(header, dict) or not isinstance(header.get("do"), str):
