@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from store_samples import HERE, record, task
 
-from tunery._errors import NothingFoundError, StoreError
+from tunery._errors import LostJobError, NothingFoundError, StoreError
 from tunery.domain import JobState, Spend, TaskState
 from tunery.store import Charge, Store, open_store
 from tunery.store.database import lease, schema
@@ -187,3 +187,21 @@ def test_a_late_result_of_an_owner_that_lost_its_job_is_kept_marked_and_never_th
         assert [one.candidate.key for one in new.best(of.key, HERE, limit=None)] == ["next", "in-time"]
         marked = {one.candidate.key for one in new.records(of.key) if one.measurement.context.get("late")}
         assert marked == {"late", "later"}
+
+
+def test_who_has_lost_a_job_claims_nothing_for_it_and_does_not_change_it(url: str) -> None:
+    of = task()
+    with open_store(url) as old, open_store(url) as new:
+        lost, other = (new.create_job({"model": name}).job_id for name in ("m", "n"))
+        assert old.acquire_job(lost)
+        assert old.claims.take(of.key, HERE, ["before"], lost) == {"before"}
+        silent = encode(replace(lease.this_process(), host="another"))
+        taken = sa.update(schema.jobs).where(schema.jobs.c.job_id == lost).values(owner=silent, heartbeat_at=0.0)
+        old.write(lambda c: c.execute(taken))
+        assert new.acquire_job(lost)
+        assert new.acquire_job(other)
+        assert old.claims.take(of.key, HERE, ["late"], lost) == set()
+        with pytest.raises(LostJobError):
+            old.specify_job(lost, {"model": "another"})
+        assert new.claims.take(of.key, HERE, ["before", "late"], other) == {"before", "late"}
+        assert new.job(lost).request["model"] == "m"

@@ -121,6 +121,47 @@ def test_a_token_of_a_smaller_role_than_its_accounts_ends_only_itself(serve: Ser
     serve(main)
 
 
+def test_a_token_ends_with_the_one_that_made_it(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        first = await site.account("usr")
+        place = "/v1/accounts/usr/tokens"
+        stolen = (await first.post(place, json={})).json()
+        child = (await site.client(stolen["token"]).post(place, json={})).json()
+        grandchild = (await site.client(child["token"]).post(place, json={})).json()
+        assert (await site.admin.delete(f"{place}/{stolen['id']}")).status_code == 204
+        for one in (stolen, child, grandchild):
+            assert (await site.client(one["token"]).get("/v1/me")).status_code == 401
+        assert (await first.get("/v1/me")).status_code == 200
+
+    serve(main)
+
+
+def test_a_new_token_may_end_the_old_one_that_made_it(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        old = await site.account("usr")
+        place = "/v1/accounts/usr/tokens"
+        [first] = (await old.get(place)).json()
+        new = site.client((await old.post(place, json={})).json()["token"])
+        assert (await new.delete(f"{place}/{first['id']}")).status_code == 204
+        assert ((await old.get("/v1/me")).status_code, (await new.get("/v1/me")).status_code) == (401, 200)
+
+    serve(main)
+
+
+def test_a_token_with_an_end_ends_only_itself(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr")
+        place = "/v1/accounts/usr/tokens"
+        [first] = (await user.get(place)).json()
+        made = (await user.post(place, json={"days": 1})).json()
+        short = site.client(made["token"])
+        assert (await short.delete(f"{place}/{first['id']}")).status_code == 403
+        assert (await short.delete(f"{place}/{made['id']}")).status_code == 204
+        assert (await user.get("/v1/me")).status_code == 200
+
+    serve(main)
+
+
 def test_the_last_administrator_stays_one(serve: Serve) -> None:
     async def main(site: Site) -> None:
         refused = await site.admin.patch("/v1/accounts/admin", json={"role": "reader"})

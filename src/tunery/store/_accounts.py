@@ -1,7 +1,7 @@
 """Who may use a service over the network: accounts, their tokens, and what they have uploaded."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,7 +30,10 @@ class StoredAccount:
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
-    """A token of an account: the SHA-256 of its text, its role, and when it ends (database's clock; None: never)."""
+    """A token of an account: the SHA-256 of its text, its role, and when it ends (database's clock; None: never).
+
+    `made_by` is the digest of the token of the same account that made it ("": none did), with which it ends.
+    """
 
     digest: str
     account: str
@@ -38,6 +41,7 @@ class StoredToken:
     role: str
     created_at: float = 0.0
     expires_at: float | None = None
+    made_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +117,36 @@ class Accounts:
             now = database_time(connection)
             ends = [token.expires_at, None if lifetime_s is None else now + lifetime_s]
             until = min((end for end in ends if end is not None), default=None)
-            row = {name: getattr(token, name) for name in ("digest", "account", "label", "role")}
+            row = {name: getattr(token, name) for name in ("digest", "account", "label", "role", "made_by")}
             connection.execute(sa.insert(_tokens).values(**row, created_at=now, expires_at=until))
             return now, until
 
         created, until = self._database.write(insert)
-        return StoredToken(token.digest, token.account, token.label, token.role, created, until)
+        return replace(token, created_at=created, expires_at=until)
 
     def tokens(self, account: str) -> list[StoredToken]:
         """Return an account's tokens, oldest first."""
         query = sa.select(_tokens).where(_tokens.c.account == account).order_by(_tokens.c.created_at, _tokens.c.digest)
         return [StoredToken(**row) for row in self._rows(query)]
 
-    def drop_token(self, account: str, digest: str) -> None:
-        """End a token whose digest begins so.
+    def drop_token(self, account: str, digest: str, keep: str = "") -> None:
+        """End a token whose digest begins so, with those that it made, but for the one of the digest `keep`.
 
         Raises:
             NothingFoundError: the account has none of this kind.
         """
         mine = sa.and_(_tokens.c.account == account, _tokens.c.digest.startswith(digest, autoescape=True))
-        gone = self._database.write(lambda connection: connection.execute(sa.delete(_tokens).where(mine)).rowcount)
-        if not gone:
+        ended = sa.select(_tokens.c.digest).where(mine).cte("ended", recursive=True)
+        ended = ended.union(
+            sa.select(_tokens.c.digest).where(_tokens.c.made_by == ended.c.digest, _tokens.c.digest != keep)
+        )
+
+        def end(connection: Connection) -> bool:
+            gone = connection.execute(sa.select(ended.c.digest)).scalars().all()
+            connection.execute(sa.delete(_tokens).where(_tokens.c.digest.in_(gone)))
+            return bool(gone)
+
+        if not self._database.write(end):
             raise NothingFoundError(f"there is no token {digest!r}")
 
     def who(self, digest: str) -> tuple[StoredAccount, StoredToken] | None:

@@ -1,9 +1,9 @@
 """Claims: who is about to measure what, so that two processes on one store do not measure it twice."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
 
 from tunery.domain import Mode, Outcome, Provenance, Record, digest
 from tunery.store._jobs import live_jobs
@@ -15,19 +15,28 @@ _table, _records = schema.claims, schema.records
 
 
 class Claims:
-    """The store's claims. A claim holds for as long as its job has a live owner, until its candidate is recorded."""
+    """The store's claims. A claim holds for as long as its job has a live owner, until its candidate is recorded.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    `lost` tells of a job's row, in a transaction, whether another process has the job by now.
+    """
+
+    def __init__(self, database: Database, lost: Callable[[RowMapping], bool]) -> None:
+        self._database, self._lost = database, lost
 
     def take(self, task_key: str, provenance: Provenance, keys: Collection[str], job_id: str) -> set[str]:
         """Claim candidates for a job, and return the keys of those that are its own to measure.
 
-        Not among them are those that a live job has claimed, and those that were raced under these conditions.
+        Not among them are those that a live job has claimed, and those that were raced under these conditions; a job
+        that went on in another process gets none.
         """
+        jobs = schema.jobs.c
+        holder = sa.select(jobs.job_id, jobs.owner).where(jobs.job_id == job_id)
 
         def claim(connection: Connection) -> set[str]:
             granted = set[str]()
+            row = connection.execute(holder).mappings().first()
+            if row is not None and self._lost(row):
+                return granted
             for some in batched(keys):
                 here = (*_here(task_key, provenance), _table.c.candidate_key.in_(some))
                 holders = set(connection.execute(sa.select(_table.c.job_id).where(*here).distinct()).scalars())

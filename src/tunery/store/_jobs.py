@@ -70,8 +70,7 @@ class Jobs(Database):
             mine, alive = self._leases.get(status.job_id), _live_owner(connection, row)
             if alive is not None and not alive.same(mine):
                 raise LostJobError(f"job {status.job_id} belongs to process {alive.pid}; end that one first")
-            if mine is not None and not mine.same(_owner(row)):
-                raise LostJobError(f"job {status.job_id} went on in another process, for this one was silent too long")
+            self._check_held(row)
             _update(connection, status.job_id, _progress(status, time.time()))
             if row["state"] != status.state:
                 _tell(connection, status.job_id, status.state, status.message)
@@ -199,9 +198,28 @@ class Jobs(Database):
         return self.read(lambda connection: list(connection.execute(query).scalars()))
 
     def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
-        """Store a job's request anew, when more of it is known than when it was created."""
+        """Store a job's request anew, when more of it is known than when it was created.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            LostJobError: this opened store has worked on it, and another one does since.
+        """
         known = {"identity": identity(request), "request": encode(dict(request))}
-        self.write(lambda connection: _update(connection, job_id, known))
+
+        def update(connection: Connection) -> None:
+            self._check_held(_row(connection, job_id, self.place))
+            _update(connection, job_id, known)
+
+        self.write(update)
+
+    def lost(self, row: RowMapping) -> bool:
+        """Whether this opened store has worked on a job, of which `row` has the owner, and another one does since."""
+        mine = self._leases.get(row["job_id"])
+        return mine is not None and not mine.same(_owner(row))
+
+    def _check_held(self, row: RowMapping) -> None:
+        if self.lost(row):
+            raise LostJobError(f"job {row['job_id']} went on in another process, for this one was silent too long")
 
     def acquire_job(self, job_id: str) -> bool:
         """Become the owner of a job, which is running from then on; False if it is over or a live process owns it.
@@ -217,6 +235,7 @@ class Jobs(Database):
             # The number of the event that tells of it: the database draws them, and they grow.
             owner = replace(self._owner, lease=_tell(connection, job_id, JobState.RUNNING))
             held = {"owner": encode(owner), "heartbeat_at": database_time(connection)}
+            connection.execute(sa.delete(schema.claims).where(schema.claims.c.job_id == job_id))  # of who had it before
             _update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": time.time(), **held})
             return owner
 

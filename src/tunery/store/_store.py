@@ -56,7 +56,7 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
             self.path, self.place = Path(url.database or ""), shown(url)
         self.accounts = Accounts(self)
         self.months = Months(self, self.accounts)
-        self.claims, self.devices, self.events = Claims(self), Devices(self), Events(self)
+        self.claims, self.devices, self.events = Claims(self, self.lost), Devices(self), Events(self)
         try:
             if self.path is not None and self._snapshot is None and not self.in_memory:
                 prepare(self.path)

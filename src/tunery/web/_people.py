@@ -85,19 +85,23 @@ async def add_token(name: Name, token: TokenIn, service: TheService, caller: Rea
     _check_own(caller, name)
     if ROLES.index(token.role) > ROLES.index(caller.role):
         raise RefusedError(403, "role", f"a token of the role {caller.role} cannot make one of the role {token.role}")
+    maker = caller.token if caller.account.name == name else None
     until = caller.token.expires_at if caller.token else None
-    return await service.store.write(lambda store: make_token(store, name, token, until))
+    return await service.store.write(lambda store: make_token(store, name, token, until, maker))
 
 
-def make_token(store: Store, name: str, token: TokenIn, until: float | None = None) -> NewToken:
-    """Make a token of an account that ends by `until` (database's clock; None: as the token says).
+def make_token(
+    store: Store, name: str, token: TokenIn, until: float | None = None, maker: StoredToken | None = None
+) -> NewToken:
+    """Make a token of an account that ends by `until` (database's clock; None: as the token says), and with its maker.
 
     Raises:
         NothingFoundError: there is no such account.
     """
     store.accounts.get(name)
     text, lifetime_s = new_token(), None if token.days is None else token.days * _DAY_S
-    stored = StoredToken(digest_of(text), name, token.label, token.role, expires_at=until)
+    made_by = "" if maker is None else maker.digest
+    stored = StoredToken(digest_of(text), name, token.label, token.role, expires_at=until, made_by=made_by)
     shown = TokenOut.of(store.accounts.add_token(stored, lifetime_s))
     return NewToken(**shown.model_dump(), token=text)
 
@@ -106,13 +110,18 @@ def make_token(store: Store, name: str, token: TokenIn, until: float | None = No
 async def drop_token(
     name: Name, token: Annotated[str, InPath(pattern="^[0-9a-f]{12}$")], service: TheService, caller: Reader
 ) -> None:
-    """End a token; one whose role is below its account's ends only itself."""
+    """End a token, with those it made but the caller's; one with an end, or of a smaller role, ends only itself."""
     _check_own(caller, name)
     mine = caller.token
-    if mine is not None and caller.role != caller.account.role and not mine.digest.startswith(token):
-        raise RefusedError(403, "role", f"a token of the role {caller.role} ends no other; use one of the account's "
-                           f"own role, {caller.account.role}")  # fmt: skip
-    await service.store.write(lambda store: store.accounts.drop_token(name, token))
+    if (
+        mine is not None
+        and name == caller.account.name
+        and (caller.role != caller.account.role or mine.expires_at is not None)
+        and not mine.digest.startswith(token)
+    ):
+        raise RefusedError(403, "role", "this token ends no other; use one without an end and of the account's own "
+                           f"role, {caller.account.role}")  # fmt: skip
+    await service.store.write(lambda store: store.accounts.drop_token(name, token, "" if mine is None else mine.digest))
 
 
 @router.get("/usage")

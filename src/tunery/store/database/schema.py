@@ -184,6 +184,7 @@ tokens = sa.Table(
     sa.Column("role", sa.String, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=True),
+    sa.Column("made_by", sa.String, nullable=False, server_default=""),
 )  # fmt: skip
 
 uploads = sa.Table(
