@@ -113,7 +113,7 @@ def test_what_crosses_slowly_counts_against_a_host(far: Path, tmp_path: Path) ->
     )
     add_host(FAR, f"{shlex.join([sys.executable, '-c', late])} {agent(far)}")
     with runtimes() as made:
-        report = run_in(tmp_path, "fake:slowly?tasks=2&build_s=0.1", "200trials")
+        report = run_in(tmp_path, "fake:slowly?tasks=2&build_s=0.1", "600trials")
     assert report.job.state is JobState.DONE
     assert builds(made[0])[HERE] > builds(made[0])[FAR] > 0
     assert made[0].paces.pace(FAR) > 1.0

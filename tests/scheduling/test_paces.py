@@ -1,4 +1,5 @@
 from collections import Counter
+from random import Random
 
 import pytest
 
@@ -22,7 +23,7 @@ def slow(host: str, times: float) -> Paces:
     paces = Paces(named=lambda *_: None)
     for _ in range(20):
         for one in HOSTS:
-            paces.built(one, times if one == host else 1.0)
+            paces.built(one, "alike", times if one == host else 1.0)
     return paces
 
 
@@ -34,7 +35,7 @@ def test_small_differences_change_nothing() -> None:
     paces = Paces()
     for _ in range(20):
         for host, wall_s in zip(HOSTS, (1.0, 1.3, 1.8), strict=True):
-            paces.built(host, wall_s)
+            paces.built(host, "alike", wall_s)
     assert shares(paces, 30) == dict.fromkeys(HOSTS, 10)
     assert all(paces.remark(host) == "" for host in HOSTS)
 
@@ -43,23 +44,44 @@ def test_a_slow_host_is_given_less_and_named_until_it_is_fast_again(caplog: pyte
     paces = Paces()
     for _ in range(20):
         for host, wall_s in zip(HOSTS, (1.0, 1.0, 4.0), strict=True):
-            paces.built(host, wall_s)
+            paces.built(host, "alike", wall_s)
     given = shares(paces, 45)
     assert given["here"] >= 3 * given["far"] > 0
     assert paces.remark("far")
     assert [record.args[0] for record in caplog.records if record.args] == ["far"], "named once"
     assert "tunery hosts check far" in caplog.text
     for _ in range(60):
-        paces.built("far", 1.0)
+        paces.built("far", "alike", 1.0)
     assert shares(paces, 30) == dict.fromkeys(HOSTS, 10)
+
+
+def test_equal_hosts_that_build_different_things_are_equal() -> None:
+    paces = Paces()
+    random = Random(0)
+    for _ in range(400):
+        host = random.choice(HOSTS)
+        # One has most of the long builds; those of one sort differ by a factor of two either way.
+        sort, usual_s = ("long", 3.0) if random.random() < (0.9 if host == "far" else 0.1) else ("short", 0.1)
+        paces.built(host, sort, usual_s * 2 ** random.uniform(-1, 1))
+        assert all(paces.pace(host) == 1.0 for host in HOSTS)
+
+
+def test_a_slow_host_is_known_by_what_others_build_as_well() -> None:
+    paces = Paces(named=lambda *_: None)
+    random = Random(0)
+    for _ in range(400):
+        host, (sort, usual_s) = random.choice(HOSTS), random.choice([("long", 3.0), ("short", 0.1)])
+        paces.built(host, sort, usual_s * (4 if host == "far" else 1) * 2 ** random.uniform(-1, 1))
+    assert 2.5 < paces.pace("far") < 6.0
+    assert paces.pace("near") == paces.pace("here") == 1.0
 
 
 def test_one_long_build_does_not_make_a_host_slow() -> None:
     paces = Paces()
     for _ in range(10):
         for host in HOSTS:
-            paces.built(host, 1.0)
-    paces.built("near", 9.0)
+            paces.built(host, "alike", 1.0)
+    paces.built("near", "alike", 9.0)
     assert paces.pace("near") == 1.0
 
 
@@ -67,22 +89,22 @@ def test_a_host_that_is_lost_again_and_again_is_given_less_until_builds_succeed_
     paces = Paces()
     for _ in range(10):
         for host in HOSTS:
-            paces.built(host, 1.0)
+            paces.built(host, "alike", 1.0)
     for _ in range(3):
         paces.lost("near")
     given = shares(paces, 30)
     assert given["here"] > 3 * given["near"]
     assert paces.remark("near")
     for _ in range(60):
-        paces.built("near", 1.0)
+        paces.built("near", "alike", 1.0)
     assert shares(paces, 30)["near"] == 10
 
 
 def test_this_machine_is_named_without_the_advice_to_check_a_host(caplog: pytest.LogCaptureFixture) -> None:
     paces = Paces()
     for _ in range(10):
-        paces.built(HERE, 4.0)
-        paces.built("near", 1.0)
+        paces.built(HERE, "alike", 4.0)
+        paces.built("near", "alike", 1.0)
     assert HERE in caplog.text
     assert "hosts check" not in caplog.text
 

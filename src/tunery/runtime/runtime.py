@@ -231,10 +231,12 @@ class Runtime:
             try:
                 async with self._turn.held() if role is Role.MEASURER else nullcontext():
                     with self._working(request, role, worker or self.pools.idle(role, host), cores) as grant:
+                        began = self.dispatch.now()  # what the stage has cost is charged in parts, by whom it was for
                         yield grant
+                        took_s = self.dispatch.now() - began
                 ok = True
                 if role is Role.BUILDER and worker is None and size:
-                    self.paces.built(host, grant.wall_s / size)
+                    self.paces.built(host, task_kind, took_s / size)
             finally:
                 self.dispatch.finished(stage_id, ok=ok)
                 self._move_builds(1)

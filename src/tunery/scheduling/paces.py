@@ -3,20 +3,31 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tunery.domain import HERE
 
-_WEIGHT = 0.1  # of the latest build in a host's mean
+_WEIGHT = 0.1  # of the latest build in a mean
 _ENOUGH = 5  # builds of a host before it is judged
 _SLOW, _MOST = 2.0, 16.0  # times the fastest host's: from where on a host is slow, and how slow it is called at most
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
+class _Mean:
+    """A moving mean of logarithms: one build that hangs weighs little."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += (value - self.value) * max(_WEIGHT, 1 / self.count)
+
+
+@dataclass(slots=True)
 class _Seen:
-    mean_s: float = 0.0
-    builds: int = 0
+    against_usual: _Mean = field(default_factory=_Mean)  # log of how many times as long as usual its builds took
     losses: float = 0.0  # as they weigh now: each build that succeeds makes them lighter
     named: bool = False
 
@@ -36,20 +47,25 @@ def _warn(host: str, said: str) -> None:
 
 
 class Paces:
-    """What a build takes on each host, as a moving mean, and how often hosts were lost with builds.
+    """How long builds take on each host, and how often hosts were lost with builds.
 
-    `named` hears of a host that becomes slow or unsteady, and how: by default it is written to the log.
+    Each build is compared with what builds of its sort took on any host: what is built differs in length by far more
+    than equal hosts do. `named` hears of a host that becomes slow or unsteady, and how: by default it is written to the
+    log.
     """
 
     def __init__(self, named: Callable[[str, str], None] = _warn) -> None:
         self._seen: dict[str, _Seen] = {}
+        self._usual: dict[str, _Mean] = {}  # by sort: log seconds
         self._named = named
 
-    def built(self, host: str, wall_s: float) -> None:
-        """Take in that a build has ended."""
-        seen = self._seen.setdefault(host, _Seen())
-        seen.builds += 1
-        seen.mean_s += (wall_s - seen.mean_s) * max(_WEIGHT, 1 / seen.builds)
+    def built(self, host: str, sort: str, wall_s: float) -> None:
+        """Take in that a build has ended, of a `sort` whose builds take about as long on equal hosts."""
+        seen, usual = self._seen.setdefault(host, _Seen()), self._usual.setdefault(sort, _Mean())
+        took = math.log(max(wall_s, 1e-6))
+        if usual.count:
+            seen.against_usual.add(min(max(took - usual.value, -math.log(_MOST)), math.log(_MOST)))
+        usual.add(took)
         seen.losses *= 1 - _WEIGHT
         self._name(host, seen)
 
@@ -65,8 +81,8 @@ class Paces:
         A host that was lost with a build counts as twice as slow, for each time, until builds succeed there again.
         """
         seen = self._seen.get(host, _Seen())
-        known = [one.mean_s for one in self._seen.values() if one.builds >= _ENOUGH]
-        slower = seen.mean_s / min(known) if seen.builds >= _ENOUGH and min(known) > 0 else 1.0
+        known = [one.against_usual.value for one in self._seen.values() if one.against_usual.count >= _ENOUGH]
+        slower = math.exp(seen.against_usual.value - min(known)) if seen.against_usual.count >= _ENOUGH else 1.0
         return min((slower if slower >= _SLOW else 1.0) * math.pow(2.0, seen.losses), _MOST)
 
     def first_free(self, loads: Mapping[str, HostLoad]) -> str:

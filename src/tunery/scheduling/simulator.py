@@ -341,7 +341,7 @@ class _Simulation:
         row = GanttRow(stage.name, live.job.job_id, step.kind, stage.needs, stage.ready_s, stage.start_s, now_s)
         self._rows.append(row)
         if step.roams:
-            self._paces.built(stage.place, now_s - stage.start_s)
+            self._paces.built(stage.place, step.task_kind, now_s - stage.start_s)
         events: list[Event] = [StageFinished(now_s, end.stage_id)]
         if stage.index + 1 < len(stage.chain):
             events.append(self._ready(_Stage(live, stage.number, stage.chain, stage.index + 1, now_s)))
