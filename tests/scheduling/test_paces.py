@@ -60,9 +60,9 @@ def test_equal_hosts_that_build_different_things_are_equal() -> None:
     random = Random(0)
     for _ in range(400):
         host = random.choice(HOSTS)
-        # One has most of the long builds; those of one sort differ by a factor of two either way.
-        sort, usual_s = ("long", 3.0) if random.random() < (0.9 if host == "far" else 0.1) else ("short", 0.1)
-        paces.built(host, sort, usual_s * 2 ** random.uniform(-1, 1))
+        # One has most of the long builds; those of one kind differ by a factor of two either way.
+        kind, usual_s = ("long", 3.0) if random.random() < (0.9 if host == "far" else 0.1) else ("short", 0.1)
+        paces.built(host, kind, usual_s * 2 ** random.uniform(-1, 1))
         assert all(paces.pace(host) == 1.0 for host in HOSTS)
 
 
@@ -70,8 +70,8 @@ def test_a_slow_host_is_known_by_what_others_build_as_well() -> None:
     paces = Paces(named=lambda *_: None)
     random = Random(0)
     for _ in range(400):
-        host, (sort, usual_s) = random.choice(HOSTS), random.choice([("long", 3.0), ("short", 0.1)])
-        paces.built(host, sort, usual_s * (4 if host == "far" else 1) * 2 ** random.uniform(-1, 1))
+        host, (kind, usual_s) = random.choice(HOSTS), random.choice([("long", 3.0), ("short", 0.1)])
+        paces.built(host, kind, usual_s * (4 if host == "far" else 1) * 2 ** random.uniform(-1, 1))
     assert 2.5 < paces.pace("far") < 6.0
     assert paces.pace("near") == paces.pace("here") == 1.0
 

@@ -49,19 +49,19 @@ def _warn(host: str, said: str) -> None:
 class Paces:
     """How long builds take on each host, and how often hosts were lost with builds.
 
-    Each build is compared with what builds of its sort took on any host: what is built differs in length by far more
+    Each build is compared with what builds for tasks of its kind took on any host: these differ in length by far more
     than equal hosts do. `named` hears of a host that becomes slow or unsteady, and how: by default it is written to the
     log.
     """
 
     def __init__(self, named: Callable[[str, str], None] = _warn) -> None:
         self._seen: dict[str, _Seen] = {}
-        self._usual: dict[str, _Mean] = {}  # by sort: log seconds
+        self._usual: dict[str, _Mean] = {}  # by kind of task: log seconds
         self._named = named
 
-    def built(self, host: str, sort: str, wall_s: float) -> None:
-        """Take in that a build has ended, of a `sort` whose builds take about as long on equal hosts."""
-        seen, usual = self._seen.setdefault(host, _Seen()), self._usual.setdefault(sort, _Mean())
+    def built(self, host: str, task_kind: str, wall_s: float) -> None:
+        """Take in that a build for a task of a kind has ended after `wall_s` seconds."""
+        seen, usual = self._seen.setdefault(host, _Seen()), self._usual.setdefault(task_kind, _Mean())
         took = math.log(max(wall_s, 1e-6))
         if usual.count:
             seen.against_usual.add(min(max(took - usual.value, -math.log(_MOST)), math.log(_MOST)))
