@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tunery._errors import CrashError, TuneryError, WorkError
+from tunery._errors import CrashError, LostWorkerError, TuneryError, WorkError
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work
 from tunery.domain import Candidate
@@ -40,6 +40,8 @@ async def _checked(work: Work, each: KnownTask) -> KnownTask:
                 grant.worker, "yardsticks", each.task, deadline_s=BUILD_DEADLINE_S
             )
             checked: Checked = await runtime.call(grant.worker, "check", each.task, found[1], deadline_s=_DEADLINE_S)
+    except LostWorkerError:  # it is not the kernel's fault
+        raise
     except CrashError as error:
         raise WorkError(f"the default parameters of {name} crash: {str(error).partition(';')[0]}; mend it") from error
     except TuneryError as error:

@@ -48,7 +48,7 @@ class Dialect(ABC):
     device: ClassVar[str] = "cpu"
     """The kind of device that its kernels run on."""
     runs_users_code: ClassVar[bool] = False
-    """Whether its candidates are programs that users wrote: then no two jobs measure in one process."""
+    """Whether its candidates are programs that users wrote: then no process runs those of two jobs."""
 
     @property
     @abstractmethod

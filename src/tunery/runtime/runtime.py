@@ -120,7 +120,7 @@ class Runtime:
         )
         self._build_here = settings().build_here
         self._runs_users_code = get_dialect(dialect).runs_users_code
-        self._measured_for: dict[str, str] = {}  # measurer to its last job
+        self._worked_for: dict[str, str] = {}  # measurer, or builder, which runs defaults, to its last job
         self._waiting_at: dict[str, str] = {}  # stage to host
         self._waiting_builds: dict[str, str] = {}  # of these those that any host may make
         self._requests: dict[str, StageRequest] = {}  # of the workers that are held
@@ -283,10 +283,10 @@ class Runtime:
         """Hold a worker on cores of its own, and tell what it used."""
         name = self._name(worker)
         self.pools.take(role, worker)
-        if role is Role.MEASURER and self._runs_users_code:
-            if self._measured_for.get(worker, request.job_id) != request.job_id:
+        if role in {Role.MEASURER, Role.BUILDER} and self._runs_users_code:
+            if self._worked_for.get(worker, request.job_id) != request.job_id:
                 self.engine.kill(worker)  # with what another job's kernels have left in its process
-            self._measured_for[worker] = request.job_id
+            self._worked_for[worker] = request.job_id
         start = self.dispatch.now()
         self.usage.begin(request.stage_id, request.job_id, worker, cores)
         share = request.needs.get(self.device_share, 0) / len(self.cores)
