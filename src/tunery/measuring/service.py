@@ -41,6 +41,9 @@ _LONG, _LONG_UNTUNED = 4, 2
 """A run that takes so many times the rule's `max_s` is a sample, and one is enough; of what is not tuned sooner, since
 it is only what the others are first compared with, and is timed again beside them in the finals."""
 
+_IS_REFERENCE = Verification("is the reference", Verification.FULL, 0.0, passed=True)
+"""Of the program that the others are compared with: right by definition."""
+
 
 class Measurer:
     """The service of a measurer worker; every method takes and returns plain data.
@@ -208,6 +211,7 @@ class Measurer:
             race.flags.add("affinity")
         context |= {**_race_context(race, rule, sampler.calls, warm_up.seconds), "load": self._load()}
         outcome = Outcome.ABANDONED if race.verdict is Verdict.ABANDON else Outcome.OK
+        verification = _IS_REFERENCE if built.path == reference.path else verification
         return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
 
     def _by_warm_up(self, warm_up: Sample, incumbent_s: float | None, rule: Rule, long_s: float) -> Race | None:
@@ -249,9 +253,8 @@ class Measurer:
             if self._buffers is not None:
                 finalist.cool_constants = partial(kernel.use_cold_constants, self._buffers)
             if built.path == reference.path:
-                # Its outputs are right by definition.
                 kernel.bind(self._references.get(task, reference, 0)[0])
-                finalist.verification = Verification("is the reference", Verification.FULL, 0.0, passed=True)
+                finalist.verification = _IS_REFERENCE
             else:
                 self._verify_finalist(task, finalist, kernel, reference)
         except Exception as error:  # noqa: BLE001 - as in a race
