@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from half_kernel import check_half, half_file
 from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alone, product_file, written
 
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
@@ -227,6 +228,31 @@ def test_integers_of_all_widths_are_told_apart(tmp_path: Path) -> None:
             assert "unsigned long long as n" in extracted(path)
 
 
+HALF = """
+#include <cuda_fp16.h>
+__global__ void scale(const half *x, const half factor, __half *y) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = __hfma(x[i], factor, half(FAULT * 0.25f));
+}
+"""
+HALF_FILE = half_file('language = "CUDA"\nsource = "scale.cu"', '[launch]\nglobal = ["N"]\nlocal = [64]')
+
+
+def test_half_precision_and_headers_that_a_macro_named_n_would_break(tmp_path: Path) -> None:
+    dialect = CudaDialect()
+    network = dialect.own_network(str(written(tmp_path, HALF, HALF_FILE)))
+    dialect.compile(network, dialect.resolve_target(SM_90, 1), {}, tmp_path / "scale.tunery")
+    source = dialect.texts(tmp_path / "scale.tunery")[".cu"]
+    assert source.index("#include <cuda_fp16.h>") < source.index("#define N 3072")
+    assert "__half* as y" in extracted(written(tmp_path, HALF.replace("__half *y", "float *y"), HALF_FILE))
+
+
+@needs_gpu
+@pytest.mark.jobs
+def test_a_kernel_in_half_precision_is_verified_and_delivered(tmp_path: Path) -> None:
+    check_half(written(tmp_path, HALF, HALF_FILE), tmp_path, "cuda")
+
+
 @pytest.mark.parametrize("spec", ['{"kind": "cuda", "arch": "90"}', '{"kind": "cuda"}', '{"kind": "cuda", "arch": 9}'])
 def test_a_target_is_a_kind_of_gpu(spec: str) -> None:
     with pytest.raises(TargetError, match="sm_90"):
@@ -291,7 +317,7 @@ def test_without_a_gpu_a_kernel_is_compiled_and_said_not_to_be_measured(tmp_path
         dialect.load_network(tmp_path / "product.tunery")
 
 
-@pytest.mark.parametrize("name", ["matmul_cuda", "transpose_cuda"])
+@pytest.mark.parametrize("name", ["matmul_cuda", "matmul_half_cuda", "transpose_cuda"])
 def test_an_example_compiles_and_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
     dialect = CudaDialect()
     network = dialect.own_network(str(Path(__file__).parents[2] / "examples" / "kernels" / f"{name}.toml"))

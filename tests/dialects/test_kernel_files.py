@@ -78,7 +78,9 @@ def test_our_form_and_t1_say_the_same(tmp_path: Path) -> None:
     assert theirs.space.size == 8
     assert ours.default == theirs.default == {"TILE": 8, "UNROLL": 1}
     assert [one.shape for one in theirs.arguments] == [(128,), (), (128,)]
-    for found in (ours, theirs):
+    half = read_kernel(write(tmp_path, json.dumps(T1).replace('"float"', '"half"'), "half.json"))
+    assert [one.dtype for one in half.arguments] == ["float16"] * 3
+    for found in (ours, theirs, half):
         again = read_specification(found.text)
         assert again == found
         assert again.key == found.key

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.jobs
 
 GALLERY = Path(__file__).parents[2] / "examples" / "kernels"
 NAMES = ("conv2d", "matmul", "nbody", "reduction", "stencil", "transpose")
-IN_CUDA = ("matmul_cuda", "transpose_cuda")
+IN_CUDA = ("matmul_cuda", "matmul_half_cuda", "transpose_cuda")
 NO_GCC = "" if shutil.which("gcc") else "needs gcc"
 [CHECK] = OpenClDialect().doctor()
 NO_OPENCL = CHECK.advice

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from half_kernel import check_half, half_file
 from square_kernel import square_file
 
 import tunery
@@ -183,6 +184,20 @@ def test_a_source_that_does_not_compile_is_told_before_anything_is_timed(tmp_pat
     with pytest.raises(ModelError, match="gcc") as caught:
         dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.jobs
+def test_a_kernel_in_half_precision_is_verified_and_delivered(tmp_path: Path) -> None:
+    command = ["gcc", "-x", "c", "-fsyntax-only", "-"]
+    if subprocess.run(command, input="_Float16 half;", text=True, capture_output=True, check=False).returncode:
+        pytest.skip("this gcc has no half precision for this processor")
+    source = """
+void scale(const _Float16 *x, _Float16 factor, _Float16 *y) {
+    for (int i = 0; i < N; i++) y[i] = x[i] * factor + (FAULT ? (_Float16)0.25f : (_Float16)0);
+}
+"""
+    texts = check_half(written(tmp_path, source, half_file('source = "scale.c"')), tmp_path, "kernels")
+    assert "const _Float16 *x, _Float16 factor, _Float16 *y" in texts[".h"]
 
 
 def test_an_exhausted_space_and_its_hints(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from half_kernel import check_half, half_file
 from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alone, product_file, written
 
 from tunery._errors import DialectError, ModelError, TargetError
@@ -194,6 +195,20 @@ def test_a_kernel_that_cheats_is_told_however_slow_it_is(tmp_path: Path, fault: 
     path = written(tmp_path, FAULTY, FAULTY_FILE)
     found = measured_alone(path, tmp_path, OpenClDialect(), fault)
     assert found.outcome in {Outcome.WRONG_RESULT, Outcome.RUN_FAILED}, FAULTS[fault]
+
+
+@pytest.mark.jobs
+def test_a_kernel_in_half_precision_is_verified_and_delivered(tmp_path: Path) -> None:
+    """As every device of OpenCL stores it; few compute in it."""
+    source = """
+__kernel void scale(__global const half *x, float factor, __global half *y) {
+    const int i = get_global_id(0);
+    vstore_half(vload_half(i, x) * factor + FAULT * 0.25f, i, y);
+}
+"""
+    launch = '[launch]\nglobal = ["N"]\nlocal = [64]'
+    file = half_file('language = "OpenCL"\nsource = "scale.cl"', launch, factor="float32")
+    check_half(written(tmp_path, source, file), tmp_path, "opencl")
 
 
 def test_a_damaged_built_kernel_is_refused(tmp_path: Path) -> None:

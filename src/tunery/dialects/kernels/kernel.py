@@ -25,7 +25,7 @@ from tunery.dialects.kernels.formulas import compute
 from tunery.dialects.kernels.specification import Argument, KernelSpecification, decoded
 
 _SPREAD = 2_654_435_761
-_CLOSE = 1e-3
+_CLOSE, _CLOSE_HALF = 1e-3, 1e-2
 _SAME_WORK = ((5, 1.5), (3, 3.0))
 """With so many samples of known and of new inputs each, how many times the fastest ones may differ."""
 _OVERHEAD_S = 5e-5  # samples of known and of new inputs that differ by no more are not compared
@@ -356,7 +356,8 @@ def _alike(mine: Array, theirs: Array) -> bool:
         return False
     finite = theirs[np.isfinite(theirs)]
     scale = float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
-    return bool(np.allclose(mine, theirs, rtol=_CLOSE, atol=_CLOSE * scale, equal_nan=True))
+    close = _CLOSE if mine.dtype.itemsize > 2 else _CLOSE_HALF
+    return bool(np.allclose(mine, theirs, rtol=close, atol=close * scale, equal_nan=True))
 
 
 class FormulaKernel(Kernel):
@@ -391,7 +392,8 @@ class FormulaKernel(Kernel):
                 raise DialectError(str(error)) from error
             if found.shape != one.shape and found.size != into.size:
                 raise DialectError(f"the reference of {one.name} has the shape {found.shape}, not {one.shape}")
-            into[...] = found.reshape(one.shape).astype(into.dtype)
+            with np.errstate(over="ignore"):  # in half precision it is infinite
+                into[...] = found.reshape(one.shape).astype(into.dtype)
 
     @override
     def time(self, calls: int) -> float:

@@ -12,6 +12,7 @@ from tunery._errors import DialectError
 from tunery.devices.cuda.driver import no_library
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.gcc import macros
+from tunery.dialects.kernels.launched.headers import headers
 from tunery.dialects.kernels.launched.sizes import Sizes, sizes
 from tunery.dialects.kernels.specification import KernelSpecification
 
@@ -19,8 +20,8 @@ _MOST_THREADS = 1024
 _MOST_ALONG = (1024, 1024, 64)
 _MOST_GROUPS = ((1 << 31) - 1, 65535, 65535)
 _TYPES = {
-    "float32": "float", "float64": "double", "int8": "char", "uint8": "unsigned char", "int16": "short",
-    "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int", "int64": "long long",
+    "float16": "__half", "float32": "float", "float64": "double", "int8": "char", "uint8": "unsigned char",
+    "int16": "short", "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int", "int64": "long long",
     "uint64": "unsigned long long",
 }  # fmt: skip
 _KINDS = {"f": 1, "i": 2, "u": 3}
@@ -34,9 +35,11 @@ _HEADERS = {b"stdint.h": _INTEGERS.encode(), b"cstdint": _INTEGERS.encode()}
 # A number for each type of an argument: 100 times its kind and its bytes, and 1000 more for a pointer. It stands before
 # the parameters, whose macros may have any names.
 _CHECK = """
+struct __half;
 namespace tunery {
 template <int N> struct number { static constexpr int value = N; };
 template <class T> struct code : number<0> {};
+template <> struct code<__half> : number<102> {};
 template <> struct code<float> : number<104> {};
 template <> struct code<double> : number<108> {};
 template <> struct code<bool> : number<301> {};
@@ -95,12 +98,26 @@ def build(
     """
     launch = _checked(sizes(kernel, configuration))
     text = (
-        f'{_CHECK}{macros(kernel.problem, configuration)}#line 1 "{function}.cu"\n{source}\n'
+        f'{_CHECK}{headers(source)}{macros(kernel.problem, configuration)}#line 1 "{function}.cu"\n{source}\n'
         f'#line 1 "its arguments"\n{_arguments(kernel, function)}'
     )
-    options = [f"-arch={arch}", "-w", *kernel.flags]
+    options = [f"-arch={arch}", "-w", *_includes(source), *kernel.flags]
     code, symbol = _compiled(text, function, options)
     return Compiled(base64.b64encode(code).decode(), symbol, arch, launch)
+
+
+def _includes(source: str) -> list[str]:
+    """Return the option for CUDA's headers (half precision, tensor cores), where a source may need them."""
+    found = _headers() if "#include" in source else None
+    return [f"-I{found}"] if found else []
+
+
+@cache
+def _headers() -> str | None:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found: str | None = find_nvidia_header_directory("cudart")
+    return found
 
 
 def _checked(launch: Sizes) -> Sizes:

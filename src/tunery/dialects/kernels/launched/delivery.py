@@ -17,6 +17,7 @@ from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.delivery import MADE_BY, shapes_text
 from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.kernel import BuiltKernel
+from tunery.dialects.kernels.launched.headers import headers
 from tunery.dialects.kernels.launched.sizes import Sizes
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification
 from tunery.domain import Network, Target, TensorSpec
@@ -43,7 +44,8 @@ def write_archive(  # noqa: PLR0917 - what a file is made of
         **{name: value for name, value in target.config.items() if name != "kind"},
         "global size": list(launch.whole), "local size": list(launch.group or ()),
     }  # fmt: skip
-    source = f"/* {kernel.function}, tuned; {MADE_BY} */\n{macros(kernel.problem, configuration)}\n{kernel.source}"
+    parameters = f"{headers(kernel.source)}{macros(kernel.problem, configuration)}"
+    source = f"/* {kernel.function}, tuned; {MADE_BY} */\n{parameters}\n{kernel.source}"
     texts = (source, _header(kernel, launch), json.dumps(told, indent=2) + "\n")
     with replacing(output) as part, new_archive(part) as archive:
         for name, text in zip(members(ending), texts, strict=True):

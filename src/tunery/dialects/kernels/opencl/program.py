@@ -19,8 +19,8 @@ from tunery.dialects.kernels.launched.sizes import Sizes, sizes
 from tunery.dialects.kernels.specification import Argument, KernelSpecification
 
 _TYPES = {
-    "float32": "float", "float64": "double", "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort",
-    "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
+    "float16": "half", "float32": "float", "float64": "double", "int8": "char", "uint8": "uchar", "int16": "short",
+    "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
 }  # fmt: skip
 _ZONE = 4096  # bytes on each side of an array that the device sees, and nobody may change
 _AT_ONCE = 64  # calls in the queue
