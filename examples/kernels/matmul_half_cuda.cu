@@ -1,5 +1,6 @@
 /* c = a @ b on tensor cores: halves in, floats out, all of them N x N. A block computes TILE_Y x TILE_X of c, each of
-   its warps WARP_Y x WARP_X of these; while it multiplies TILE_K columns of a, it copies the next ones (STAGES = 2). */
+   its warps WARP_Y x WARP_X of these; while it multiplies TILE_K columns of a, it copies the next STAGES - 1 times as
+   many. */
 #include <cuda_fp16.h>
 #include <cuda_pipeline.h>
 #include <mma.h>
@@ -17,8 +18,9 @@ __device__ void copy(half *to, const half *from, int rows, int width, int row_to
 }
 
 __global__ void matmul(const half *__restrict__ a, const half *__restrict__ b, float *__restrict__ c) {
-    __shared__ __align__(128) half tile_a[STAGES][TILE_Y * ROW_A];
-    __shared__ __align__(128) half tile_b[STAGES][TILE_K * ROW_B];
+    extern __shared__ __align__(128) half tiles[];
+    half(*tile_a)[TILE_Y * ROW_A] = (half(*)[TILE_Y * ROW_A])tiles;
+    half(*tile_b)[TILE_K * ROW_B] = (half(*)[TILE_K * ROW_B])(tiles + STAGES * TILE_Y * ROW_A);
     const int me = threadIdx.y * blockDim.x + threadIdx.x, warp = me / 32;
     const int y = warp / WARPS_X * WARP_Y, x = warp % WARPS_X * WARP_X;
     const half *of_a = a + (size_t)blockIdx.y * TILE_Y * N, *of_b = b + blockIdx.x * TILE_X;

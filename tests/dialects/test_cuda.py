@@ -247,6 +247,75 @@ def test_half_precision_and_headers_that_a_macro_named_n_would_break(tmp_path: P
     assert "__half* as y" in extracted(written(tmp_path, HALF.replace("__half *y", "float *y"), HALF_FILE))
 
 
+TURNED = """
+extern __shared__ float line[];
+__global__ void turned(const float *x, float *y) {
+    line[threadIdx.x] = x[blockIdx.x * BLOCK + threadIdx.x];
+    for (int i = BLOCK + threadIdx.x; i < FLOATS; i += BLOCK) line[i] = 0;
+    __syncthreads();
+    y[blockIdx.x * BLOCK + threadIdx.x] = line[BLOCK - 1 - threadIdx.x] + line[FLOATS - 1] * (FLOATS > BLOCK);
+}
+"""
+TURNED_FILE = """
+function = "turned"
+language = "CUDA"
+source = "turned.cu"
+[problem]
+N = 1024
+BLOCK = 128
+[[arguments]]
+name = "x"
+shape = ["N"]
+[[arguments]]
+name = "y"
+shape = ["N"]
+output = true
+[parameters]
+FLOATS = [128, 16000, 100000]
+[launch]
+global = ["N"]
+local = ["BLOCK"]
+shared = "4 * FLOATS"
+[reference]
+numpy = "reshape(reshape(x, (N // BLOCK, BLOCK))[:, ::-1], N)"
+"""
+
+
+def test_shared_memory_of_a_size_that_parameters_decide(tmp_path: Path) -> None:
+    dialect = CudaDialect()
+    network = dialect.own_network(str(written(tmp_path, TURNED, TURNED_FILE)))
+    dialect.compile(network, dialect.resolve_target(SM_90, 1), {}, tmp_path / "turned.tunery")
+    texts = dialect.texts(tmp_path / "turned.tunery")
+    assert "#define TURNED_SHARED_BYTES 512\n" in texts[".h"]
+    assert json.loads(texts[".json"])["shared bytes"] == 512
+    assert "FLOAT" in extracted(written(tmp_path, TURNED, TURNED_FILE.replace("4 * FLOATS", "4 * FLOAT")))
+    assert "whole number" in extracted(written(tmp_path, TURNED, TURNED_FILE.replace("4 * FLOATS", "FLOATS / 256")))
+
+
+@needs_gpu
+def test_a_block_gets_the_shared_memory_that_it_asks_for_or_is_refused(tmp_path: Path) -> None:
+    """64000 bytes are more than a block gets unasked, 400000 more than there are."""
+    dialect, device = CudaDialect(), open_device("cuda")
+    [task] = dialect.extract(
+        dialect.own_network(str(written(tmp_path, TURNED, TURNED_FILE))), dialect.resolve_target("native", 1)
+    )
+    right = []
+    for candidate in (dialect.baseline(task), *dialect.open(task, [], None, 0).propose(3)):
+        built = dialect.build(task, candidate, tmp_path)
+        if json.loads(candidate.body)["parameters"] == {"FLOATS": 100000}:
+            with pytest.raises(DialectError, match="shared memory"):
+                dialect.load(task, built, device)
+            continue
+        kernel = dialect.load(task, built, device)
+        [x] = inputs = DialectContract.inputs(task, seed=0)
+        kernel.bind(inputs)
+        kernel.poison()
+        kernel.run()
+        assert (kernel.outputs()[0] == x.reshape(8, 128)[:, ::-1].reshape(-1)).all()
+        right.append(candidate.body)
+    assert len(right) == 2
+
+
 @needs_gpu
 @pytest.mark.jobs
 def test_a_kernel_in_half_precision_is_verified_and_delivered(tmp_path: Path) -> None:

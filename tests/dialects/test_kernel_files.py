@@ -128,6 +128,7 @@ def test_what_decides_the_code_decides_the_key_and_hints_do_not(tmp_path: Path) 
         ('source = "scale.c"', 'source = "scale.c"\ncolour = 1', "colour"),
         ('source = "scale.c"', 'source = "scale.c"\nlanguage = "fortran"', "language"),
         ('source = "scale.c"', 'source = "scale.c"\nlanguage = "cuda"', "launch"),
+        ("[parameters]", "[launch]\nglobal = [1]\nshared = 8\n[parameters]", "has a table `launch`"),
         ("[reference]", "[default]\nTILE = 9\n[reference]", "none of its values"),
         ("[reference]", "[default]\nTILE = 64\nUNROLL = 4\n[reference]", "does not fulfil"),
         ("[reference]", "[default]\nTILE = 64\n[reference]", "no value for UNROLL"),
@@ -142,6 +143,14 @@ def test_each_fault_of_a_kernel_file_is_one_sentence(tmp_path: Path, old: str, n
     assert told in message
     assert "\n" not in message
     assert "scale.toml" in message or "absent.c" in message or "source" in message
+
+
+def test_only_cuda_is_given_shared_memory(tmp_path: Path) -> None:
+    text = 'language = "OpenCL"' + HEAD + BODY + "[launch]\nglobal = [64]\nlocal = [1]\nshared = 'TILE * 4'\n"
+    assert "__local" in refused(write(tmp_path, text))
+    launch = read_kernel(write(tmp_path, text.replace("OpenCL", "CUDA"))).launch
+    assert launch is not None
+    assert launch.shared == "TILE * 4"
 
 
 def test_recorded_arrays_must_fit(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ class _ReferenceForm(_Form):
 class _LaunchForm(_Form):
     global_size: Annotated[list[int | str], Field(alias="global", min_length=1, max_length=3)]
     local_size: Annotated[list[int | str], Field(alias="local", max_length=3)] = []
+    shared: int | str = ""
 
 
 def _lower(text: object) -> object:
@@ -323,9 +324,12 @@ def _launch(
     sizes = [[str(size) for size in of] for of in (form.launch.global_size, form.launch.local_size)]
     if sizes[1] and len(sizes[0]) != len(sizes[1]):
         raise _FaultError("the launch has another number of local sizes than of global ones")
-    for size in (*sizes[0], *sizes[1]):
+    shared = str(form.launch.shared)
+    if shared and form.language != "cuda":
+        raise _FaultError("`shared` in a launch are bytes for CUDA; in OpenCL a kernel has `__local` arrays of its own")
+    for size in (*sizes[0], *sizes[1], *filter(None, [shared])):
         parse(size, parameters, problem)
-    return Launch(tuple(sizes[0]), tuple(sizes[1]))
+    return Launch(tuple(sizes[0]), tuple(sizes[1]), shared)
 
 
 def _hints(form: KernelForm, directory: Path) -> tuple[Mapping[str, Value], ...]:

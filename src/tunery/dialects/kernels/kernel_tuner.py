@@ -70,6 +70,7 @@ class _Kernel(_Part):
     global_size: _Size | None = Field(None, alias="GlobalSize")
     local_size: _Size | None = Field(None, alias="LocalSize")
     global_type: str = Field("", alias="GlobalSizeType")
+    shared: int = Field(0, alias="SharedMemory")
     arguments: list[_Argument] = Field([], alias="Arguments")
 
 
@@ -117,7 +118,7 @@ def form_of_t1(text: str, path: Path) -> dict[str, Any]:
             )
         if counted == "CUDA":  # they count blocks
             whole = [f"({blocks}) * ({threads})" for blocks, threads in zip(whole, group, strict=True)]
-        form["launch"] = {"global": whole, "local": group}
+        form["launch"] = {"global": whole, "local": group, **({"shared": kernel.shared} if kernel.shared else {})}
     return form
 
 

@@ -79,10 +79,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class Launch:
-    """The work items of a kernel in OpenCL or CUDA, as expressions of its parameters: in all, and in a group."""
+    """The work items of a kernel in OpenCL or CUDA, as expressions of its parameters: in all, and in a group.
+
+    `shared` are the bytes that a block in CUDA gets for an `extern __shared__` array.
+    """
 
     global_size: tuple[str, ...]
     local_size: tuple[str, ...] = ()
+    shared: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,8 @@ class KernelSpecification:
         plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         if self.operator is None:  # as it was before kernels had such keys: the records of old stores stay
             del plain["operator"]
+        if self.launch is not None and not self.launch.shared:
+            del plain["launch"]["shared"]
         return canonical_json(
             plain | {"parameters": [[name, list(values)] for name, values in self.parameters.items()]}
         )

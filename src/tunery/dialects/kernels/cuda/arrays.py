@@ -13,6 +13,7 @@ _ALIGNED = 256
 _GUARD = 16 << 20  # bytes on each side, which take addresses and no memory
 _ZONE = 4096  # bytes on each side that the kernel reaches, and may not change
 _KNOWN = 0xA5
+_WIDEST_FILL = 4  # bytes of a number that the GPU itself writes everywhere
 
 
 class GpuArray:
@@ -69,8 +70,14 @@ class GpuArray:
 
     def put(self, values: Array | float) -> None:
         """Have it hold an array of its shape, or one number everywhere."""
-        given = np.ascontiguousarray(np.broadcast_to(np.asarray(values, self._kind), self._shape))
-        done(self._to.use().cuMemcpyHtoDAsync(self.address, given.ctypes.data, self._size, self._to.stream))
+        given = np.asarray(values, self._kind)
+        width = given.itemsize
+        if given.ndim == 0 and width <= _WIDEST_FILL:
+            fill = getattr(self._to.use(), f"cuMemsetD{8 * width}Async")
+            done(fill(self.address, int(given.view(f"u{width}")), self._size // width, self._to.stream))
+        else:
+            given = np.ascontiguousarray(np.broadcast_to(given, self._shape))
+            done(self._to.use().cuMemcpyHtoDAsync(self.address, given.ctypes.data, self._size, self._to.stream))
         self._to.wait()
 
     def check(self) -> None:

@@ -32,9 +32,16 @@ class _Module:
             raise DialectError(f"{to.gpu.name} does not load what was built for {compiled.arch}: {error}") from error
         to.let_go_with(self, ("cuModuleUnload", module))
         self.function: Any = done(cu.cuModuleGetFunction(module, compiled.symbol.encode()))
-        most = int(done(cu.cuFuncGetAttribute(
-            cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, self.function
-        )))  # fmt: skip
+        of = cu.CUfunction_attribute
+        shared, most = compiled.launch.shared, to.gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        declared = int(done(cu.cuFuncGetAttribute(of.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, self.function)))
+        if shared + declared > most:
+            raise DialectError(
+                f"a block takes {shared + declared} bytes of shared memory, and {most} is the GPU's limit"
+            )
+        if shared:
+            done(cu.cuFuncSetAttribute(self.function, of.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared))
+        most = int(done(cu.cuFuncGetAttribute(of.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, self.function)))
         if math.prod(compiled.launch.group or ()) > most:
             raise DialectError(
                 f"a block of {math.prod(compiled.launch.group or ())} threads takes more registers than the GPU has: "
@@ -61,7 +68,7 @@ class CudaKernel(BuiltKernel):
         self._pointers = np.array([value.ctypes.data for value in self._values], np.uint64)
         group = compiled.launch.group or (1,)
         blocks = [whole // each for whole, each in zip(compiled.launch.whole, group, strict=True)]
-        self._sizes = (*blocks, *[1] * (3 - len(blocks)), *group, *[1] * (3 - len(group)))
+        self._sizes = (*blocks, *[1] * (3 - len(blocks)), *group, *[1] * (3 - len(group)), compiled.launch.shared)
         cu = self._to.use()
         self._events = [
             tuple(done(cu.cuEventCreate(cu.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)) for _ in range(_AT_ONCE)
@@ -103,7 +110,7 @@ class CudaKernel(BuiltKernel):
             value = self._staged.address + number % (2 * count) * width
             done(cu.cuMemcpyDtoDAsync(place, value, width, stream))
         done(cu.cuEventRecord(before, stream))
-        done(cu.cuLaunchKernel(self._module.function, *self._sizes, 0, stream, int(self._pointers.ctypes.data), 0))
+        done(cu.cuLaunchKernel(self._module.function, *self._sizes, stream, int(self._pointers.ctypes.data), 0))
         done(cu.cuEventRecord(after, stream))
 
     @override

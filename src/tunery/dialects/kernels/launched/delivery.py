@@ -43,6 +43,7 @@ def write_archive(  # noqa: PLR0917 - what a file is made of
         "problem": dict(kernel.problem), "flags": list(kernel.flags),
         **{name: value for name, value in target.config.items() if name != "kind"},
         "global size": list(launch.whole), "local size": list(launch.group or ()),
+        **({"shared bytes": launch.shared} if launch.shared else {}),
     }  # fmt: skip
     parameters = f"{headers(kernel.source)}{macros(kernel.problem, configuration)}"
     source = f"/* {kernel.function}, tuned; {MADE_BY} */\n{parameters}\n{kernel.source}"
@@ -62,6 +63,7 @@ def _header(kernel: KernelSpecification, launch: Sizes) -> str:
     name = kernel.function.upper()
     shape = {f"{name}_GLOBAL_SIZE": launch.whole, f"{name}_LOCAL_SIZE": launch.group or ()}
     lines = "".join(f"#define {key} {{{', '.join(map(str, of))}}}\n" for key, of in shape.items() if of)
+    lines += f"#define {name}_SHARED_BYTES {launch.shared}\n" * (launch.shared > 0)
     return (
         f"/* {kernel.function}, tuned; {MADE_BY}\n{shapes_text(kernel)} */\n#ifndef TUNERY_{name}_H\n"
         f'#define TUNERY_{name}_H\n#define {name}_NAME "{kernel.function}"\n'

@@ -13,10 +13,14 @@ _MOST_ITEMS = 1 << 40
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many work items there are in all, and in a group; None where the device may choose."""
+    """How many work items there are in all, and in a group; None where the device may choose.
+
+    `shared` are the bytes of shared memory that a block in CUDA gets beside what its source declares.
+    """
 
     whole: tuple[int, ...]
     group: tuple[int, ...] | None
+    shared: int = 0
 
 
 def sizes(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> Sizes:
@@ -36,16 +40,18 @@ def sizes(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> Si
         )
     if math.prod(whole) > _MOST_ITEMS:
         raise DialectError(f"the launch has {math.prod(whole)} work items, and should have at most {_MOST_ITEMS}")
-    return Sizes(whole, group or None)
+    shared = kernel.launch.shared
+    return Sizes(whole, group or None, _size(shared, kernel, configuration, least=0) if shared else 0)
 
 
-def _size(text: str, kernel: KernelSpecification, configuration: Mapping[str, Value]) -> int:
+def _size(text: str, kernel: KernelSpecification, configuration: Mapping[str, Value], *, least: int = 1) -> int:
     try:
         value = parse(text, kernel.parameters, kernel.problem)(configuration)
     except ExpressionError as error:
         raise DialectError(f"the launch's size {text!r:.60} has no value: {error}") from error
-    if isinstance(value, str) or not 1 <= value <= _MOST_ITEMS or value != int(value):
+    if isinstance(value, str) or not least <= value <= _MOST_ITEMS or value != int(value):
         raise DialectError(
-            f"the launch's size {text!r:.60} is {value!r:.40}, and should be a whole number from 1 to {_MOST_ITEMS}"
+            f"the launch's size {text!r:.60} is {value!r:.40}, and should be a whole number from {least} to "
+            f"{_MOST_ITEMS}"
         )
     return int(value)
