@@ -14,7 +14,10 @@ import tunery
 
 ROOT = Path(tunery.__file__).parent
 LEVELS = (
-    {"cli", "web", "_api", "reports", "__init__", "__main__", "service", "torch", "costmodels.training"},
+    {"cli", "_api", "__init__", "__main__", "torch"},
+    {"web"},
+    {"service", "costmodels.training"},
+    {"reports"},
     {"tuning", "delivery"},
     {"runtime"},
     {"scheduling", "engines", "accounting"},
@@ -36,6 +39,8 @@ LEVELS = (
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
 BESIDE = {
+    ("web", "__init__"),  # it tells its version
+    ("web", "_api"),  # `tunery.connect(url)` gives the same chain of calls
     ("dialects", "costmodels"),  # a compiler's search asks our cost model
     ("dialects", "devices"),  # a kernel is loaded for a device
     ("measuring", "dialects"),  # a measurer loads what a dialect has built

@@ -32,18 +32,24 @@ NO_TRIMMING = Trimming(filter=False, abandon=False, allocate=False)
 class Request:
     """One request: a model, a target and what it may cost.
 
-    `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name, and dimensions by
-    theirs, which have one size; `more_shapes` are further bindings of the same model; `target` is `native`,
-    a target name or a JSON object; `dialect` is one, or several joined by commas, of which the faster network counts;
-    `threads` is the kernels' thread count (0: all cores, one on a GPU);
-    `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
-    `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
-    `trimming` is for studies;
-    `prices` is the file of a price sheet ("": the user's own, or the one that ships with tunery);
-    `pretrained` says whether the search starts from the cost model that ships with tunery;
-    `kind` is what the job does (`tune`, `compile`, `bench`, `query`, `extract`, `calibrate`), `options` what that kind
-    of job is given beside the rest;
-    `trust` lets a torch program run code that it holds; `on` is the host whose device is measured on ("": this one).
+    Attributes:
+        model: An ONNX file, a `.pt2` file or `zoo:NAME`.
+        shapes: The shapes of dynamic inputs by name; of a named dimension its size, as a shape of one number.
+        target: `native`, a target's name or a JSON object.
+        dialect: One dialect, or several joined by commas, of which the faster network counts.
+        threads: The kernels' number of threads; 0 is all cores, and one on a GPU.
+        budget: What the job may cost.
+        effort: `quick`, `standard` or `full`.
+        store: A database's URL or a file's path.
+        pretrained: Whether the search starts from the cost model that ships with tunery.
+        prices: The file of a price sheet; "" is the user's own, or else the one that ships with tunery.
+        latency_target_s: A network's latency (a sum over tasks) that is good enough.
+        trimming: What is filtered and abandoned; for studies.
+        kind: `tune`, or one of `service/verbs.py:VERBS`.
+        options: What a job of that kind is given beside the rest.
+        trust: Whether a torch program may run code that it holds.
+        on: The host whose device is measured on; "" is this one.
+        more_shapes: Further shapes of the same model.
     """
 
     model: str
@@ -288,21 +294,32 @@ class DialectResult:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
+    """A compiled network on disk, and what it is made of.
 
-    `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
-    `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
-    prediction where one was asked for; `measured` candidates were timed for it. `untuned` of the tasks that could be
-    tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its
-    candidate did without, and why; `elsewhere`, by node of the network, why ONNX Runtime runs it. `model_changed` says
-    that the model's file is no longer what was read. `latency_s` is the file's, `onnxruntime_s` that of ONNX Runtime
-    beside it; None where they were not timed, or ONNX Runtime runs the whole network. `texts` are files beside it, for
-    people and their compilers. `elsewhere_share` is ONNX Runtime's share of the kernels' time, for the nodes that it
-    runs. `sources` says, by a task's name, on which compatible device its candidate was measured. Of a file for several
-    targets, `targets` names them, all else is of the first, and `further` is of the others.
-    Of a file for several shapes, `shapes` has the times for each; all else is of them together. Where ONNX Runtime runs
-    the whole network because it is faster, `own_s` is what the compiler's kernels took. Of several dialects, `dialect`
-    made the file, and `dialects` compares them.
+    Of a file for several targets all but `targets` and `further` is of the first; of a file for several shapes all but
+    `shapes` is of them together.
+
+    Attributes:
+        coverage: By a task's name, its rung of the ladder and its candidate's key (None: the default).
+        max_abs_error: The largest deviation of the outputs from ONNX Runtime's; None where there is no ONNX file.
+        tasks: The network's tasks, with the latency that each is known to have.
+        refused: By a task's name, why it has no prediction where one was asked for.
+        measured: The number of candidates that were timed to compile it.
+        untuned: The number of tasks that could be tuned, and were neither searched nor predicted.
+        left_out: By a task's name, what the search that found its candidate did without, and why.
+        elsewhere: By a node's name, why ONNX Runtime runs it.
+        model_changed: Whether the model's file is no longer what was read.
+        latency_s: The file's latency; None if it was not timed, or if ONNX Runtime runs the whole network.
+        onnxruntime_s: ONNX Runtime's latency, timed beside it; None if it was not timed.
+        texts: Files beside it, for people and their compilers.
+        elsewhere_share: ONNX Runtime's share of the kernels' time, for the nodes that it runs.
+        targets: The names of a file's several targets.
+        further: The reports for the targets after the first.
+        sources: By a task's name, the compatible device on which its candidate was measured.
+        shapes: The latencies for each of several shapes.
+        own_s: What the compiler's kernels took, where ONNX Runtime runs the whole network because it is faster.
+        dialect: Which of several dialects made the file.
+        dialects: What each of several dialects came to.
     """
 
     network: str
