@@ -1,5 +1,6 @@
 """Agents, hosts and pipes that fail in every way they can: only calls in flight are lost, nothing is left behind."""
 
+import math
 import os
 import shlex
 import signal
@@ -141,6 +142,25 @@ def test_a_host_that_is_slow_to_greet_is_named_and_waited_for(mark: Path, caplog
         (mark / "go").touch()
         engine.wait(PATIENCE_S)
         assert engine.trouble() == ""
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("printf 'rub\\000bish'; sleep 1000", "rub"),
+        ("printf '\\000tunery ag'; sleep 1000", "tunery ag"),
+        ("sleep 1000 & exit 3", "exit code 3"),
+    ],
+)
+def test_what_cannot_become_a_greeting_any_more_is_not_waited_for(command: str, said: str) -> None:
+    timing = Timing(slow_greeting_s=1.0, greeting_s=math.inf)
+    with (
+        FakeBlobs() as blobs,
+        AgentEngine("far", f"sh -c {shlex.quote(command)} x", blobs, timing=timing) as engine,
+        pytest.raises(HostError, match=said),
+    ):
+        engine.wait(PATIENCE_S, tries=1)
 
 
 @pytest.mark.jobs

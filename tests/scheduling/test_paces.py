@@ -40,6 +40,17 @@ def test_small_differences_change_nothing() -> None:
     assert all(paces.remark(host) == "" for host in HOSTS)
 
 
+def test_of_idle_hosts_the_one_that_has_been_faster_is_asked_first() -> None:
+    idle = {host: HostLoad(1, 1) for host in HOSTS}
+    for usual, fastest in (((1.0, 1.3, 1.2), "here"), ((1.3, 1.0, 1.2), "near"), ((1.3, 1.2, 1.0), "far")):
+        paces = Paces()
+        for _ in range(20):
+            for host, wall_s in zip(HOSTS, usual, strict=True):
+                paces.built(host, "alike", wall_s)
+        assert paces.first_free(idle) == fastest
+        assert paces.first_free(idle | {fastest: HostLoad(1, 0)}) != fastest
+
+
 def test_a_slow_host_is_given_less_and_named_until_it_is_fast_again(caplog: pytest.LogCaptureFixture) -> None:
     paces = Paces()
     for _ in range(20):

@@ -118,6 +118,14 @@ class Connection:
         """What the command has said that is no frame, shortened; "" for nothing."""
         return self._reader.unread
 
+    @property
+    def no_greeting(self) -> str:
+        """Why a greeting that has not come for a while will not; "" if it may, as from a slow board."""
+        if self._reader.begins(MAGIC):
+            return "it was cut off"
+        code = self._process.poll()
+        return "" if code is None else f"the command ended with exit code {code}, and its output is held open"
+
     def _greeting(self) -> HostFacts:
         """Read the agent's first words.
 

@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 class Timing:
     """When a silent host counts as gone, in seconds, and how long calls wait for one that is.
 
-    An agent that has not greeted after `slow_greeting_s` is named, and waited for all the same: Python takes up to 40 s
-    to start on a slow board.
+    An agent that has not greeted after `slow_greeting_s` is named, and waited for as long as it may still greet: Python
+    takes up to 40 s to start on a slow board.
     """
 
     keep_alive_s: float = 5.0
@@ -236,10 +236,12 @@ class Link:
         silent_s = now_s - self._heard_s
         if self.facts is None:
             but = (said := self._connection.said) and f", but {said}"
-            if silent_s >= timing.greeting_s:
-                what = f"its command gave no agent's greeting within {timing.greeting_s:g} s{but}"
-                self._lose(HostError(what), hopeless=False)
-            elif silent_s >= timing.slow_greeting_s and not self._is_named_slow:
+            slow = silent_s >= timing.slow_greeting_s
+            why = slow and self._connection.no_greeting
+            if why or silent_s >= timing.greeting_s:
+                what = f"its command gave no agent's greeting within {silent_s:.0f} s{but}"
+                self._lose(HostError(f"{what}: {why}" if why else what), hopeless=False)
+            elif slow and not self._is_named_slow:
                 self._is_named_slow = True
                 self.trouble = f"its command has given no agent's greeting for {timing.slow_greeting_s:g} s{but}"
                 _log.warning("host %s: %s; it is waited for, up to %g s", self.host, self.trouble, timing.greeting_s,

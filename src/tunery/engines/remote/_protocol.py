@@ -68,17 +68,24 @@ class FrameReader:
     def skip_to(self, mark: bytes, most: int) -> bytes | None:
         """Read over up to `most` bytes and `mark`; return what was before it, or None at the end of the file.
 
+        What is before it never holds the byte that it begins with.
+
         Raises:
             ProtocolError: the mark is not there.
         """
         while (at := self._buffer.find(mark)) < 0:
-            if len(self._buffer) > most:
+            begun = self._buffer.find(mark[:1])
+            if len(self._buffer) > most or (begun >= 0 and not mark.startswith(self._buffer[begun:])):
                 raise ProtocolError(_shown(bytes(self._buffer)))
             if not self._fill():
                 return None
         before = bytes(self._buffer[:at])
         del self._buffer[: at + len(mark)]
         return before
+
+    def begins(self, mark: bytes) -> bool:
+        """Return whether a part of `mark` has come that `skip_to` waits to be completed."""
+        return mark[0] in self._buffer
 
     @property
     def unread(self) -> str:
