@@ -36,7 +36,7 @@ PLUGINS = {
 EXCEPTIONS = {
     ("domain/request.py", "metaschedule"): "the dialect of a request that names none",
     ("_extras.py", "tvm"): "the extra that brings the compiler goes by this name, and so does what it brings",
-    ("models/torch/_sandbox.py", "/proc /sys"): "a sandbox is made of this system's namespaces",
+    ("_sandbox.py", "/proc /sys"): "a sandbox is made of this system's namespaces",
     ("store/database/lease.py", "/proc /sys"): "who holds a lease: this start of this machine, these process numbers",
     ("engines/contract.py", "sched_getaffinity"): "places a worker of any engine on a core that there is",
     ("_processor.py", "sched_getaffinity"): "the threads of a network that is loaded by itself",

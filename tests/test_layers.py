@@ -33,6 +33,7 @@ LEVELS = (
         "_locks",
         "_outputs",
         "_processor",
+        "_sandbox",
         "_settings",
     },
 )

@@ -1,5 +1,6 @@
 """Kernels in C are tuned from end to end, and no kernel that cheats or breaks is ever delivered."""
 
+import ctypes
 import json
 import shutil
 import subprocess
@@ -377,3 +378,28 @@ def test_what_calls_a_kernel_has_no_other_name(tmp_path: Path) -> None:
     source = "void square(const float *x, float *y) {}\nvoid tunery_run(void) {}"
     with pytest.raises(ModelError, match="tunery_run"):
         loaded(written(tmp_path, source, FAULTY_FILE), tmp_path, lambda dialect, task: dialect.baseline(task))
+
+
+def test_a_kernel_reaches_no_files_of_others_and_no_variables(tmp_path: Path) -> None:
+    if ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1)) < 1:
+        pytest.skip("this kernel, or a container, has no Landlock")
+    (secret := tmp_path / "secret").touch()
+    source = f"""
+#include <stdio.h>
+#include <stdlib.h>
+void square(const float *x, float *y) {{
+    y[0] = !fopen("{secret}", "r"); y[1] = !fopen("{tmp_path}/new", "w"); y[2] = !getenv("TUNERY_CACHE");
+    y[3] = !!fopen("/dev/null", "r");
+}}"""
+    _, kernel = loaded(written(tmp_path, source, FAULTY_FILE), tmp_path, lambda dialect, task: dialect.baseline(task))
+    kernel.bind([np.ones(5000, np.float32)])
+    kernel.call()
+    assert kernel.outputs()[0][:4].tolist() == [1, 1, 1, 1]
+
+
+def test_a_kernel_that_ends_its_process_says_so(tmp_path: Path) -> None:
+    source = "#include <stdlib.h>\nvoid square(const float *x, float *y) { abort(); }"
+    _, kernel = loaded(written(tmp_path, source, FAULTY_FILE), tmp_path, lambda dialect, task: dialect.baseline(task))
+    kernel.bind([np.ones(5000, np.float32)])
+    with pytest.raises(DialectError, match="SIGABRT"):
+        kernel.run()

@@ -125,7 +125,7 @@ def test_a_compressed_archive_is_not_unpacked(tmp_path: Path) -> None:
 
 _SHUT_IN = """
 import os, pathlib, socket, sys
-from tunery.models.torch import _sandbox
+from tunery import _sandbox
 here, secret = map(pathlib.Path, sys.argv[1:])
 _sandbox.enter(map(pathlib.Path, sys.path), [here])
 (here / "written").write_text("")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_those_who_wait_learn_how_many_are_before_them(serve: Serve) -> None:
     serve(main)
 
 
-SQUARE = square_file('source = "square.c"', 20_000, "[parameters]\nONE = [1]")
+SQUARE = square_file('source = "square.c"', 1000, "[parameters]\nONE = [1]")
 HEAD = """
 #include <math.h>
 #include <pthread.h>
@@ -176,19 +177,88 @@ CHEATS = {
 }
 
 
-CLOCK_OF_ALL = """
+REPLACES = """
 #include <dlfcn.h>
-void square(const float *x, float *y) {
-    static int done;
-    work(x, y, N);
-    if (done++) return;
-    int (*lock)(void) = dlsym(0, "PyGILState_Ensure"), (*run)(const char *) = dlsym(0, "PyRun_SimpleString");
-    void (*unlock)(int) = dlsym(0, "PyGILState_Release");
-    int state = lock();
-    run("from tunery.dialects.kernels.kernel import CKernel as K\\n"
-        "if not hasattr(K, 'true'): K.true = K.call; K.call = lambda *a: K.true(*a) / 50");
-    unlock(state);
-}"""
+#include <stdint.h>
+#include <sys/mman.h>
+#include <time.h>
+int dladdr(const void *, void *);
+static void replace(void *old, void *by) {
+    uintptr_t page = (uintptr_t)old & ~(uintptr_t)4095;
+    if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC)) _exit(3);
+    unsigned char jump[12] = {0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0};  // mov rax, by; jmp rax
+    memcpy(jump + 2, &by, 8);
+    memcpy(old, jump, sizeof jump);
+}
+"""
+# Kernels that work as they should, and have their process tell less time than it took.
+FORGED = {
+    "the process tells a 50th of the time": """
+        #include <dlfcn.h>
+        void square(const float *x, float *y) {
+            static int done;
+            work(x, y, N);
+            if (done++) return;
+            int (*run)(const char *) = dlsym(0, "PyRun_SimpleString"), (*lock)(void) = dlsym(0, "PyGILState_Ensure");
+            void (*unlock)(int) = dlsym(0, "PyGILState_Release");
+            int state = lock();
+            run("import __main__ as m\\n"
+                "class Time: size = 8; true = m.TIME.pack; pack = lambda s: Time.true(s / 50)\\n"
+                "m.TIME = Time\\n"
+                "from tunery.dialects.kernels.kernel import CKernel as K\\n"
+                "K.true = K.call; K.call = lambda *a: K.true(*a) / 50");
+            unlock(state);
+        }""",
+    "the system's clock is slow": REPLACES
+    + """
+        static int slow(clockid_t which, struct timespec *t) {
+            unsigned long high, low;
+            __asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
+            unsigned long now = (high << 32 | low) / 150;
+            t->tv_sec = now / 1000000000; t->tv_nsec = now % 1000000000;
+            return 0;
+        }
+        void square(const float *x, float *y) {
+            static int done;
+            if (!done++) replace(dlsym(0, "clock_gettime"), slow);
+            work(x, y, N);
+        }""",
+    "fewer calls than are asked for": REPLACES
+    + """
+        void square(const float *x, float *y);
+        static void fewer(void **p, long calls, int threads, char *array, const long *places, const char *values,
+                          long width, long count) {
+            for (long i = 0; count && i < calls; i++) {
+                const char *from = values + ((i / count % 2) * count + i % count) * width;
+                memcpy(array + places[i % count] * width, from, width);
+            }
+            for (long i = 0; i < calls; i += 10) work(p[0], p[1], N);
+        }
+        void square(const float *x, float *y) {
+            static int done;
+            struct { const char *file; void *begin, *name, *at; } own;
+            work(x, y, N);
+            if (done++) return;
+            dladdr(square, &own);
+            replace(dlsym(dlopen(own.file, RTLD_NOW | RTLD_NOLOAD), "tunery" "_run"), fewer);
+        }""",
+    "threads of its own": """
+        static const float *from; static float *to; static pthread_barrier_t begin, end;
+        static void *half(void *none) {
+            for (;;) {
+                pthread_barrier_wait(&begin); work(from + N / 2, to + N / 2, N / 2); pthread_barrier_wait(&end);
+            }
+        }
+        void square(const float *x, float *y) {
+            static int done; pthread_t thread; unsigned long all[16];
+            if (!done++) {
+                pthread_barrier_init(&begin, NULL, 2); pthread_barrier_init(&end, NULL, 2);
+                memset(all, 255, sizeof all); syscall(203, 0, sizeof all, all);
+                pthread_create(&thread, NULL, half, NULL);
+            }
+            from = x; to = y; pthread_barrier_wait(&begin); work(x, y, N / 2); pthread_barrier_wait(&end);
+        }""",
+}
 
 
 def kernel(source: str) -> dict[str, Any]:
@@ -251,13 +321,12 @@ def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.Mon
         developer = await site.account("dev", "developer")
         honest = (await measured(developer, kernel(HONEST)))["result"]
         assert honest["outcome"] == "ok"
-        sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in CHEATS.values()))
-        for name, one in zip(CHEATS, sent, strict=True):
+        cheats = CHEATS | (FORGED if platform.machine() == "x86_64" else {})
+        sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in cheats.values()))
+        for name, one in zip(cheats, sent, strict=True):
             told = one["result"] or {"latency_s": None}
             good = told["latency_s"] is not None and told["latency_s"] < 0.8 * honest["latency_s"]
             assert not good, (name, told)
-        cheat = (await measured(developer, kernel(CLOCK_OF_ALL)))["result"]
-        assert cheat["outcome"] == "ok", cheat["detail"]
         after = (await measured(developer, kernel(HONEST)))["result"]
         assert after["latency_s"] > 0.3 * honest["latency_s"], "a job measures with what an earlier one has left"
 

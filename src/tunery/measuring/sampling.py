@@ -83,7 +83,7 @@ class Sampler:
         # With cold caches each call is timed by itself: it need only outlast the clock.
         self._least_s = settings.overhead_factor * overhead_s
         if flush is None:
-            self._least_s = max(settings.least_sample_s, self._least_s)
+            self._least_s = max(settings.least_sample_s, kernel.least_sample_s, self._least_s)
         self._clock = clock
         self.calls = 1
         self.last_s = 0.0

@@ -3,6 +3,8 @@
 import ctypes
 import math
 import mmap
+import os
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,7 +23,8 @@ class GuardedArray:
     """An array whose end lies at pages that cannot be read or written, and that begins after other such pages.
 
     What is between the array and these pages holds known bytes: fewer than `aligned` behind it, fewer than a page
-    before it, and `zone` bytes more on each side. All of that is `inside`, where the array begins at `offset`.
+    before it, and `zone` bytes more on each side. All of that is `inside`, where the array begins at `offset`. `shared`
+    is what another process needs to have the same memory: a file, where `size` bytes lie between so many of `guard`.
     """
 
     def __init__(self, name: str, shape: Sequence[int], dtype: str, *, aligned: int = _ALIGNED, zone: int = 0) -> None:
@@ -30,13 +33,17 @@ class GuardedArray:
         zone = -(-zone // aligned) * aligned
         back = -(-size // aligned) * aligned + zone
         inner = -(-(back + zone) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory = mmap.mmap(-1, inner + 2 * _GUARD)
+        file = os.memfd_create(name)
+        weakref.finalize(self, os.close, file)
+        os.truncate(file, inner + 2 * _GUARD)
+        self._memory = mmap.mmap(file, 0)
         whole = np.frombuffer(self._memory, np.uint8)
         for pages in (whole[:_GUARD], whole[-_GUARD:]):
             if _libc.mprotect(pages.ctypes.data, _GUARD, 0):
                 raise DialectError("this system does not let memory be protected")
         start = _GUARD + inner - back
         self.inside, self.offset = whole[_GUARD:-_GUARD], inner - back
+        self.shared = {"file": file, "size": inner, "guard": _GUARD, "start": self.offset}
         self._name = name
         self._before, self._behind = whole[_GUARD:start], whole[start + size : -_GUARD]
         self._before[:], self._behind[:] = _KNOWN, _KNOWN

@@ -1,9 +1,11 @@
 """A built kernel in this process: its buffers, its clock, and what is looked for beside its outputs."""
 
 import ctypes
+import math
 import shutil
 import tempfile
 import time
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from tunery.dialects import Array, Kernel
 from tunery.dialects.configurations.expressions import ExpressionError
 from tunery.dialects.kernels.buffers import GuardedArray
 from tunery.dialects.kernels.formulas import compute
+from tunery.dialects.kernels.process import ROUND_TRIP_S, KernelProcess
 from tunery.dialects.kernels.specification import Argument, KernelSpecification, decoded
 
 _SPREAD = 2_654_435_761
@@ -31,6 +34,9 @@ _SAME_WORK = ((5, 1.5), (3, 3.0))
 _OVERHEAD_S = 5e-5  # samples of known and of new inputs that differ by no more are not compared
 _MANY, _FIRST, _ONE_IN = 16, 2, 4
 """The answer of a sample of so many calls is always looked at, that of fewer for the first ones and for one in four."""
+_DEARER, _SINGLE_S, _SINGLES, _TRIES = 2.0, 2e-5, 6, 3
+"""A call alone may take so many times what one of many takes, and for each thread, which may sleep, so much longer."""
+_BUSIER, _LATE_S = 1.2, 1e-2  # the system counts the time of threads that run on at its next tick
 MOST_CHANGES = 1024
 """Places of an input that are written in turn."""
 
@@ -213,6 +219,7 @@ class BuiltKernel(Kernel):
         worked_s = elapsed_s if before_s is None else (self.worked_s() or 0.0) - before_s
         self._check_work(worked_s, calls, changed=changed)
         self._check_answer(calls, changed=changed)
+        self._check_time(elapsed_s, worked_s, calls)
         return max(elapsed_s, 1e-9)
 
     @override
@@ -279,6 +286,9 @@ class BuiltKernel(Kernel):
         if not all(_alike(one, other) for one, other in zip(mine, right, strict=True)):
             raise DialectError("the kernel's answer is another one where many calls follow each other")
 
+    def _check_time(self, elapsed_s: float, worked_s: float, calls: int) -> None:
+        """Check that so many calls can have taken so long."""
+
     def _check_memory(self) -> None:
         """Check that an answer depends on the inputs alone: not on earlier calls, nor on who comes first.
 
@@ -311,36 +321,73 @@ class BuiltKernel(Kernel):
 
 
 class CKernel(BuiltKernel):
-    """A kernel in C, in a library of its own."""
+    """A kernel in C, in a process of its own, which is timed from here."""
+
+    least_sample_s = 20 * ROUND_TRIP_S
 
     def __init__(self, specification: KernelSpecification, path: Path, device: Device, threads: int) -> None:
         self._path, self._threads, self._clock = path, threads, device.clock
-        self._library = Library(path, threads)
         arrays = [one for one in specification.arguments if not one.scalar]
         self._memory = {one.name: GuardedArray(one.name, one.shape, one.dtype) for one in arrays}
         super().__init__(specification, self._memory)
-        addresses = [0 if one.scalar else self._memory[one.name].address for one in specification.arguments]
-        self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._places = {one.name: place for place, one in enumerate(specification.arguments)}
+        self._process = self._started()
+        self._end = weakref.finalize(self, self._process.close)
+        self._alone_s, self._elapsed_s, self._used_s = math.inf, 0.0, 0.0
 
-    def __del__(self) -> None:
-        """Unload the library, which nobody else has."""
-        if hasattr(self, "_library"):
-            self._library.close()
+    def _started(self) -> KernelProcess:
+        arrays = [self._memory.get(one.name) for one in self._spec.arguments]
+        return KernelProcess(self._path, self._threads, arrays, MOST_CHANGES, self._clock)
 
     @override
     def call(self, calls: int = 1, change: Change | None = None) -> float:
-        array = 0 if change is None else self._memory[change.argument].address
-        return self._library.run(self._pointers, calls, array, change, self._clock)
+        if change is None:
+            return self._process.run(calls)
+        return self._process.run(calls, self._places[change.argument], change.places, change.values)
 
     @override
     def worked_s(self) -> float:
-        return time.process_time()
+        return self._process.worked_s()
 
     @override
     def call_anew(self) -> None:
-        fresh = Library(self._path, self._threads)
-        fresh.run(self._pointers)
-        fresh.close()
+        fresh = self._started()
+        try:
+            fresh.run(1)
+        finally:
+            fresh.close()
+
+    @override
+    def _check_time(self, elapsed_s: float, worked_s: float, calls: int) -> None:
+        """Check that many calls take as long as so many single ones, and no more threads than it was given.
+
+        Raises:
+            DialectError: they do not.
+        """
+        self._elapsed_s, self._used_s = self._elapsed_s + elapsed_s, self._used_s + worked_s
+        if self._used_s > self._threads * (_BUSIER * self._elapsed_s + _LATE_S):
+            raise DialectError(f"the kernel uses more than the {self._threads} threads that it was given")
+        most_s = _DEARER * elapsed_s / calls + _SINGLE_S * self._threads
+        for _ in range(_TRIES if calls > 1 else 0):
+            if self._alone_s <= most_s:
+                return
+            self._alone_s = min(self._alone_s, self._single_s())
+        if calls > 1 and self._alone_s > most_s:
+            raise DialectError("many calls of the kernel take less time than so many single ones")
+
+    def _single_s(self) -> float:
+        """Return the least that a call took which came alone, and whose answer is right."""
+        self._restore()
+        taken_s = []
+        for _ in range(_SINGLES):
+            self.poison()
+            taken_s.append(self._process.run_alone_s())
+            mine = self._answer()
+            if self._known is None:
+                self._known = mine
+            if not all(_alike(one, other) for one, other in zip(mine, self._known, strict=True)):
+                raise DialectError("the kernel's answer is another one where single calls follow each other")
+        return min(taken_s)
 
 
 def _identical(mine: Array, theirs: Array) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import ModelError
+from tunery._sandbox import enter
 from tunery.models.torch._archive import CodeInProgramError, copy_data
-from tunery.models.torch._sandbox import enter
 
 OPSET = 18
 NEEDS_TRUST = 3

@@ -1,0 +1,82 @@
+"""`python -I -S _child.py JSON`: calls one user's kernel in a process that has few rights and none of our code.
+
+It needs the standard library only. It answers each message on its socket with one: empty ones until the kernel is
+loaded, then what is wrong with it, or nothing; then each `ORDER` with the seconds that its calls took by the clock of
+this process, which the kernel may have changed.
+"""
+
+import ctypes
+import json
+import mmap
+import os
+import runpy
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ORDER = struct.Struct("<qqqq")  # calls, the changed array's number, or -1, how many places, bytes of a value
+TIME = struct.Struct("<d")
+LOAD = b"load"
+
+
+def main(told: dict[str, Any]) -> None:
+    """Give up rights, load the kernel, and call it as often as is said, until nobody says more."""
+    control = socket.socket(fileno=told["control"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    addresses = [_mapped(libc, **array) if array else 0 for array in told["arrays"]]
+    changes = mmap.mmap(told["changes"], 0)
+    written = ctypes.addressof(ctypes.c_char.from_buffer(changes))
+    openmp = _openmp()
+    library = told["library"]  # its copy is gone when this is over: nothing else need be readable
+    runpy.run_path(told["sandbox"])["enter"](map(Path, (library, *told["readable"])), ())
+    while control.recv(len(LOAD)) != LOAD:
+        control.send(b"\0")
+    try:
+        run = ctypes.CDLL(library).tunery_run
+    except (OSError, AttributeError) as error:
+        control.send(str(error).encode(errors="replace")[:500])
+        return
+    if openmp is not None:
+        openmp.omp_set_num_threads(told["threads"])
+    control.send(b"\0")
+    long, pointer = ctypes.c_long, ctypes.c_void_p
+    run.argtypes, run.restype = (pointer, long, ctypes.c_int, pointer, pointer, pointer, long, long), None
+    pointers = (pointer * len(addresses))(*addresses)
+    first, threads, clock = ctypes.cast(pointers, pointer), told["threads"], time.perf_counter
+    while order := control.recv(ORDER.size):
+        calls, array, count, width = ORDER.unpack(order)
+        values = (addresses[array], written, written + 8 * count) if count else (0, 0, 0)
+        start = clock()
+        run(first, calls, threads, *values, width, count)
+        control.send(TIME.pack(clock() - start))
+
+
+def _mapped(libc: ctypes.CDLL, file: int, size: int, guard: int, start: int) -> int:
+    """Map a file between pages that nobody may touch, and return the address of what begins at `start` in it."""
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, *[ctypes.c_size_t] * 1, *[ctypes.c_int] * 3, ctypes.c_long)
+    around = libc.mmap(None, size + 2 * guard, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _FIXED
+    if around in {None, _FAILED} or (
+        libc.mmap(around + guard, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, guard) == _FAILED
+    ):
+        raise MemoryError("no room for the kernel's arguments")
+    os.close(file)
+    return int(around + guard + start)
+
+
+_FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value
+
+
+def _openmp() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libgomp.so.1")
+    except OSError:  # then the kernel's own loading says what is missing
+        return None
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,151 @@
+"""A kernel in C in a process of its own: what its author wrote runs there, and the clock is here."""
+
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from tunery import _sandbox
+from tunery._errors import DialectError
+from tunery.dialects import Array
+from tunery.dialects.kernels import _child
+from tunery.dialects.kernels.buffers import GuardedArray
+
+ROUND_TRIP_S = 5e-5
+"""What the way to the process and back may take: so much of what a call takes here is not counted."""
+_PINGS = 16
+_KEPT = ("OMP_", "GOMP_", "GOTO_", "MALLOC_", "LD_LIBRARY_PATH")
+
+
+class KernelProcess:
+    """A process that has loaded a kernel's library, and calls it on arrays that it shares with this one.
+
+    It gets none of our variables, and, where Linux has Landlock, no file but the system's, no network and no other
+    process. `arrays` are the kernel's arguments, None where one is a number; `most` is how many places may be changed
+    at a time. `trip_s` is the least time to the process and back, from before the kernel was loaded.
+
+    Raises:
+        DialectError: the library cannot be loaded.
+    """
+
+    def __init__(
+        self, library: Path, threads: int, arrays: Sequence[GuardedArray | None], most: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
+        self._clock = clock
+        changes = os.memfd_create("changes")
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
+            try:
+                os.truncate(changes, 3 * 8 * most)
+                self._changes = mmap.mmap(changes, 0)
+                own = Path(scratch) / "kernel.so"
+                shutil.copyfile(library, own)
+                self._process = self._start(own, threads, arrays, theirs.fileno(), changes)
+            except OSError as error:
+                raise DialectError(f"the kernel's process cannot be started: {error}") from error
+            finally:
+                os.close(changes)
+            theirs.close()
+            self._cpu_clock = (~self._process.pid << 3) | 2  # Linux: all CPU time of that process
+            try:
+                self.trip_s = min(self._ask(b"ping")[1] for _ in range(_PINGS))
+                refused = self._ask(_child.LOAD)[0].rstrip(b"\0").decode(errors="replace")
+            except DialectError:
+                self.close()
+                raise
+        if refused:
+            self.close()
+            raise DialectError(f"the built kernel cannot be loaded: {refused[:200]}")
+
+    def _start(
+        self, library: Path, threads: int, arrays: Sequence[GuardedArray | None], control: int, changes: int
+    ) -> subprocess.Popen[bytes]:
+        shared = [None if one is None else one.shared for one in arrays]
+        told = {
+            "library": str(library), "threads": threads, "arrays": shared, "control": control, "changes": changes,
+            "sandbox": _sandbox.__file__, "readable": _readable(),
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", _child.__file__, json.dumps(told)],
+            env={name: value for name, value in os.environ.items() if name.startswith(_KEPT)},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[control, changes, *(one["file"] for one in shared if one)],
+        )
+
+    def _ask(self, order: bytes) -> tuple[bytes, float]:
+        """Return the answer and how long it took."""
+        start = self._clock()
+        with suppress(OSError):  # where the process is gone, there is no answer
+            self._control.send(order)
+        try:
+            answer = self._control.recv(512)
+        except ConnectionError:
+            answer = b""
+        took_s = self._clock() - start
+        if not answer:
+            with suppress(subprocess.TimeoutExpired):  # it may have closed its socket only
+                self._process.wait(1)
+            raise DialectError(f"the kernel has ended its process{_reason(self._process.returncode)}")
+        return answer, took_s
+
+    def run(self, calls: int, array: int = -1, places: Array | None = None, values: Array | None = None) -> float:
+        """Call the kernel so many times, and return the seconds.
+
+        Before each call a place of the argument of number `array` is written, as `Change` says. The time is that of the
+        clock here, less the way, unless the process's own says that it was longer.
+        """
+        count = width = 0
+        if places is not None and values is not None:
+            count, width = places.size, values.itemsize
+            self._changes[: 8 * count] = places.tobytes()
+            self._changes[8 * count : 8 * count + values.nbytes] = values.tobytes()
+        told_s, took_s = self._run(_child.ORDER.pack(calls, array, count, width))
+        least_s = max(took_s - ROUND_TRIP_S, 0.0)
+        return told_s if least_s < told_s <= took_s else least_s
+
+    def run_alone_s(self) -> float:
+        """Call the kernel once, and return the seconds by the clock here, less the least time of the way."""
+        return self._run(_child.ORDER.pack(1, -1, 0, 0))[1] - self.trip_s
+
+    def _run(self, order: bytes) -> tuple[float, float]:
+        answer, took_s = self._ask(order)
+        if len(answer) != _child.TIME.size:
+            raise DialectError("the kernel has written to a socket that is not its own")
+        return _child.TIME.unpack(answer)[0], took_s
+
+    def worked_s(self) -> float:
+        """Return the CPU seconds that the process has used."""
+        try:
+            return time.clock_gettime(self._cpu_clock)
+        except OSError as error:
+            raise DialectError("the kernel has ended its process") from error
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+
+
+@cache
+def _readable() -> list[str]:
+    """Return where libraries may be, beside the system's directories."""
+    found = [sys.prefix, sys.base_prefix, *os.environ.get("LD_LIBRARY_PATH", "").split(":")]
+    return [path for path in found if path]
+
+
+def _reason(code: int | None) -> str:
+    if code is None or code >= 0:
+        return ""
+    return f" by {signal.Signals(-code).name}"
