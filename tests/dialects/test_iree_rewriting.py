@@ -1,5 +1,6 @@
 """A rewritten network computes what it did before: ONNX Runtime runs both; IREE itself is not needed."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,15 +58,31 @@ def test_any_convolution_of_images_is_the_same_without_windows(tmp_path: Path, d
     pads = draw(st.tuples(*[st.integers(0, 3)] * 4))
     height, width = draw(st.tuples(st.integers(1, 12), st.integers(1, 12)))
     assume(height + pads[0] + pads[2] >= size[0] and width + pads[1] + pads[3] >= size[1])
-    channels, batch = draw(st.integers(8, 12)), draw(st.integers(1, 2))
-    depthwise, bias = draw(st.booleans()), draw(st.booleans())
-    kernels = channels if depthwise else draw(st.integers(1, 9))
-    weights = {"w": (kernels, 1 if depthwise else channels, *size), **({"b": (kernels,)} if bias else {})}
-    node = helper.make_node(
-        "Conv", ["x", *weights], ["y"], strides=steps, pads=pads, group=channels if depthwise else 1
-    )  # fmt: skip
+    groups, bias = draw(st.sampled_from([1, 1, 2, 3, 0])), draw(st.booleans())
+    each, batch = draw(st.integers(1, 12) if groups == 1 else st.integers(8, 10)), draw(st.integers(1, 2))
+    channels, kernels = each * max(groups, 1), draw(st.integers(1, 5)) * max(groups, 1)
+    weights = {"w": (kernels, each, *size) if groups else (channels, 1, *size)}
+    if bias:
+        weights["b"] = weights["w"][:1]
+    node = helper.make_node("Conv", ["x", *weights], ["y"], strides=steps, pads=pads, group=groups or channels)
     other = check(saved(tmp_path / "model.onnx", [node], (batch, channels, height, width), weights))
     assert "Conv" not in kinds(other)
+
+
+@FEW
+@given(
+    st.tuples(*[st.integers(4, 11)] * 2), st.tuples(*[st.integers(0, 2)] * 4), st.sampled_from([(16, 19), (24, 16)]),
+    st.integers(1, 2), st.booleans(),
+)  # fmt: skip
+def test_convolutions_of_3x3_take_fewer_products(
+    tmp_path: Path, image: tuple[int, int], pads: tuple[int, ...], sizes: tuple[int, int], batch: int, bias: bool
+) -> None:
+    assume(math.prod(-(-(one + pads[i] + pads[i + 2] - 2) // 2) for i, one in enumerate(image)) * batch >= 8)
+    weights = {"w": (sizes[1], sizes[0], 3, 3), **({"b": (sizes[1],)} if bias else {})}
+    node = helper.make_node("Conv", ["x", *weights], ["y"], pads=pads)
+    other = check(saved(tmp_path / "model.onnx", [node], (batch, sizes[0], *image), weights))
+    shapes = [tuple(one.dims) for one in onnx.load(other).graph.initializer]
+    assert (16, *sizes) in shapes, "a product for each of 4x4 values"
 
 
 @FEW

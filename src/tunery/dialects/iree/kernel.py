@@ -45,7 +45,8 @@ def _device(threads: int) -> Any:
     if threads not in _devices:
         iree = runtime()
         iree.flags.parse_flags(f"--task_topology_group_count={threads}")
-        _devices[threads] = iree.get_driver("local-task").create_default_device()
+        # Alone, this thread runs each dispatch itself: nothing is handed over.
+        _devices[threads] = iree.get_driver("local-task" if threads > 1 else "local-sync").create_default_device()
     return _devices[threads]
 
 

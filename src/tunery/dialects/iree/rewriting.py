@@ -2,8 +2,10 @@
 
 IREE makes slow code of windows over an image. Here what a window sees becomes slices of the padded image, one for each
 place of the window: a depthwise convolution is the sum of their products with the weights, a pool their maximum, and
-any other convolution one product of matrices, of all slices side by side. Strides become a dimension, so that a slice
-takes what lies together. Whatever is between, element by element, stays channels last, too.
+any other convolution one product of matrices, of all slices side by side, for each group. Strides become a dimension,
+so that a slice takes what lies together. Convolutions of 3x3 without strides take Winograd's algorithm (Lavin and Gray,
+2016): 16 products for 2x2 results in place of 36. Its larger tiles have too many small dispatches. Whatever is between,
+element by element, stays channels last, too.
 """
 
 import math
@@ -27,7 +29,13 @@ _OLDEST = 13
 _AXES_GIVEN = 18
 """The first version in which the axes of a mean are an input."""
 _LEAST_CHANNELS = 8
-"""With fewer, a slice is many short pieces: such a convolution, as a rule the first, is left to IREE."""
+"""With fewer, slices lie channels first: those of the other form are many short pieces."""
+_WINOGRAD_CHANNELS, _WINOGRAD_TILES = 16, 8
+"""With fewer channels there is more to add than is saved, with fewer tiles more weights to read."""
+_INTO = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
+_WEIGHTS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+_BACK = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
+"""Winograd's transforms of four numbers of an image, of three weights, and of four products to two results."""
 _LARGEST = 10**9
 """Bytes of a model's file: twice as many are the most that one file of ONNX can hold."""
 _MOST_PLACES = 64
@@ -186,9 +194,15 @@ class _Rewriting:
         groups = next((one.i for one in node.attribute if one.name == "group"), 1)
         if groups == weights.shape[0] == self._shapes[name][1] > 1:
             return self._depthwise(windows, weights, others[1:])
-        return (
-            self._product(windows, weights, others[1:]) if groups == 1 and weights.shape[1] >= _LEAST_CHANNELS else None
-        )
+        if groups > 1:
+            return self._grouped(windows, weights, others[1:], groups) if weights.shape[1] >= _LEAST_CHANNELS else None
+        if weights.shape[1] < _LEAST_CHANNELS:
+            return self._product(windows, self._rows(windows), weights, others[1:])
+        if windows.size == (3, 3) and windows.steps == (1, 1) and self._is_large(windows, weights):
+            return self._winograd(windows, weights, others[1:])
+        places = self._places(windows, 0.0)
+        side = self._add("Concat", places, axis=3) if len(places) > 1 else places[0]
+        return self._product(windows, side, weights, others[1:])
 
     def _pool(self, node: onnx.NodeProto) -> str | None:
         windows = self._windows(node)
@@ -222,13 +236,80 @@ class _Rewriting:
             total = self._add("Add", [total, term]) if total else term
         return self._add("Add", [total, *bias]) if bias else total
 
-    def _product(self, windows: "_Windows", weights: _Array, bias: Sequence[str]) -> str:
-        places = self._places(windows, 0.0)
-        side = self._add("Concat", places, axis=3) if len(places) > 1 else places[0]
+    def _product(self, windows: "_Windows", side: str, weights: _Array, bias: Sequence[str]) -> str:
+        """Return the product of the weights and what all windows see, side by side."""
         matrix = weights.transpose(2, 3, 1, 0).reshape(-1, weights.shape[0])
         made = self._add("MatMul", [self._reshaped(side, (-1, matrix.shape[0])), self._constant(matrix)])
         made = self._add("Add", [made, *bias]) if bias else made
         return self._reshaped(made, (self._shapes[windows.name][0], *windows.out, weights.shape[0]))
+
+    def _grouped(self, windows: "_Windows", weights: _Array, bias: Sequence[str], groups: int) -> str:
+        kernels, channels, batch = *weights.shape[:2], self._shapes[windows.name][0]
+        count = batch * math.prod(windows.out)
+        parts = [
+            self._add("Transpose", [self._reshaped(place, (count, groups, channels))], perm=(1, 0, 2))
+            for place in self._places(windows, 0.0)
+        ]
+        side = self._add("Concat", parts, axis=2) if len(parts) > 1 else parts[0]
+        matrix = weights.reshape(groups, kernels // groups, channels, -1).transpose(0, 3, 2, 1)
+        matrix = matrix.reshape(groups, -1, kernels // groups)
+        made = self._add("Transpose", [self._add("MatMul", [side, self._constant(matrix)])], perm=(1, 0, 2))
+        made = self._reshaped(made, (batch, *windows.out, kernels))
+        return self._add("Add", [made, *bias]) if bias else made
+
+    def _rows(self, windows: "_Windows") -> str:
+        """Return what all windows see, side by side, made of a row for each place and channel."""
+        batch, channels = self._shapes[windows.name][:2]
+        steps = windows.steps
+        rows, columns = (n // step for n, step in zip(windows.whole, steps, strict=True))
+        image = self._reshaped(self._padded(windows, 0.0), (batch, rows, steps[0], columns, steps[1], channels))
+        image = self._add("Transpose", [image], perm=(2, 4, 5, 0, 1, 3))
+        found = []
+        for i, j in np.ndindex(*windows.size):
+            begins = [i % steps[0], j % steps[1], i // steps[0], j // steps[1]]
+            ends = [at + size for at, size in zip(begins, (1, 1, *windows.out), strict=True)]
+            part = self._sliced(image, begins, ends, (0, 1, 4, 5))
+            found.append(self._reshaped(part, (channels, batch * math.prod(windows.out))))
+        side = self._add("Concat", found, axis=0) if len(found) > 1 else found[0]
+        return self._add("Transpose", [side], perm=(1, 0))
+
+    # -- Winograd's algorithm -------------------------------------------------------------------------------------
+
+    def _is_large(self, windows: "_Windows", weights: _Array) -> bool:
+        tiles = self._shapes[windows.name][0] * math.prod(-(-n // 2) for n in windows.out)
+        return min(weights.shape[:2]) >= _WINOGRAD_CHANNELS and tiles >= _WINOGRAD_TILES
+
+    def _winograd(self, windows: "_Windows", weights: _Array, bias: Sequence[str]) -> str:
+        (batch, channels), kernels = self._shapes[windows.name][:2], weights.shape[0]
+        rows, columns = (-(-n // 2) for n in windows.out)
+        tiles = _Windows(windows.name, (4, 4), (2, 2), windows.pads, (rows, columns))
+        planes = [
+            self._reshaped(one, (1, batch * rows * columns, channels))
+            for one in self._transformed(self._places(tiles, 0.0), _INTO)
+        ]
+        matrices = np.einsum("ui,vj,kcij->uvck", _WEIGHTS, _WEIGHTS, weights.astype(np.float64))
+        matrix = self._constant(matrices.reshape(16, channels, kernels).astype(np.float32))
+        products = self._add("MatMul", [self._add("Concat", planes, axis=0), matrix])
+        parts = self._transformed([self._sliced(products, [at], [at + 1], (0,)) for at in range(16)], _BACK)
+        made = self._reshaped(self._add("Concat", parts, axis=0), (2, 2, batch, rows, columns, kernels))
+        made = self._add("Transpose", [made], perm=(2, 3, 0, 4, 1, 5))
+        made = self._reshaped(made, (batch, rows * 2, columns * 2, kernels))
+        made = self._add("Add", [made, *bias]) if bias else made
+        return made if (rows * 2, columns * 2) == windows.out else self._sliced(made, [0, 0], windows.out)
+
+    def _transformed(self, terms: Sequence[str], matrix: _Array) -> list[str]:
+        """Return `matrix` times 4x4 values, in order of rows, times its transpose."""
+        half = [[self._sum(terms[column::4], factors) for column in range(4)] for factors in matrix]
+        return [self._sum(row, factors) for row in half for factors in matrix]
+
+    def _sum(self, terms: Sequence[str], factors: _Array) -> str:
+        """Return the sum of terms, each with a factor of 1, 0 or -1."""
+        used = sorted(zip(factors, terms, strict=True), key=lambda one: -one[0])
+        total = used[0][1]
+        for factor, term in used[1:]:
+            if factor:
+                total = self._add("Add" if factor > 0 else "Sub", [total, term])
+        return total
 
     def _places(self, windows: "_Windows", filled: float) -> list[str]:
         """Return what each place of a window sees, channels last: images as large as the output."""
@@ -257,8 +338,9 @@ class _Rewriting:
             image = self._add("Pad", [image, self._constant(wide), self._constant(np.array(filled, np.float32))])
         return image
 
-    def _sliced(self, image: str, begins: Sequence[int], ends: Sequence[int]) -> str:
-        bounds = [self._constant(np.array(one)) for one in (begins, ends, range(1, 1 + len(begins)))]
+    def _sliced(self, image: str, begins: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> str:
+        """Return a part of an image, from its second axis on where no `axes` are given."""
+        bounds = [self._constant(np.array(one)) for one in (begins, ends, axes or range(1, 1 + len(begins)))]
         return self._add("Slice", [image, *bounds])
 
     def _reshaped(self, image: str, shape: Sequence[int]) -> str:
