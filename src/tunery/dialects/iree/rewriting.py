@@ -201,7 +201,7 @@ class _Rewriting:
         if windows.size == (3, 3) and windows.steps == (1, 1) and self._is_large(windows, weights):
             return self._winograd(windows, weights, others[1:])
         places = self._places(windows, 0.0)
-        side = self._add("Concat", places, axis=3) if len(places) > 1 else places[0]
+        side = self._add("Concat", places, axis=-1) if len(places) > 1 else places[0]
         return self._product(windows, side, weights, others[1:])
 
     def _pool(self, node: onnx.NodeProto) -> str | None:
@@ -211,7 +211,10 @@ class _Rewriting:
         # Of a window that would see nothing of the image, tools do not agree whether it is one.
         last = [(n - 1) * step - pad for n, step, pad in zip(windows.out, windows.steps, windows.pads, strict=True)]
         inside = all(at < had for at, had in zip(last, self._shapes[windows.name][2:], strict=True))
-        return self._add("Max", self._places(windows, -np.inf)) if inside else None
+        if not inside:
+            return None
+        batch, channels = self._shapes[windows.name][:2]
+        return self._reshaped(self._add("Max", self._places(windows, -np.inf)), (batch, *windows.out, channels))
 
     def _windows(self, node: onnx.NodeProto) -> "_Windows | None":
         """Return what a node's windows are, None where they are none of an image, or have gaps."""
@@ -234,7 +237,8 @@ class _Rewriting:
             i, j = divmod(number, weights.shape[3])
             term = self._add("Mul", [place, self._constant(weights[:, 0, i, j])])
             total = self._add("Add", [total, term]) if total else term
-        return self._add("Add", [total, *bias]) if bias else total
+        total = self._add("Add", [total, *bias]) if bias else total
+        return self._reshaped(total, (self._shapes[windows.name][0], *windows.out, weights.shape[0]))
 
     def _product(self, windows: "_Windows", side: str, weights: _Array, bias: Sequence[str]) -> str:
         """Return the product of the weights and what all windows see, side by side."""
@@ -283,13 +287,10 @@ class _Rewriting:
         (batch, channels), kernels = self._shapes[windows.name][:2], weights.shape[0]
         rows, columns = (-(-n // 2) for n in windows.out)
         tiles = _Windows(windows.name, (4, 4), (2, 2), windows.pads, (rows, columns))
-        planes = [
-            self._reshaped(one, (1, batch * rows * columns, channels))
-            for one in self._transformed(self._places(tiles, 0.0), _INTO)
-        ]
+        planes = self._add("Concat", self._transformed(self._places(tiles, 0.0), _INTO), axis=0)
         matrices = np.einsum("ui,vj,kcij->uvck", _WEIGHTS, _WEIGHTS, weights.astype(np.float64))
         matrix = self._constant(matrices.reshape(16, channels, kernels).astype(np.float32))
-        products = self._add("MatMul", [self._add("Concat", planes, axis=0), matrix])
+        products = self._add("MatMul", [self._reshaped(planes, (16, batch * rows * columns, channels)), matrix])
         parts = self._transformed([self._sliced(products, [at], [at + 1], (0,)) for at in range(16)], _BACK)
         made = self._reshaped(self._add("Concat", parts, axis=0), (2, 2, batch, rows, columns, kernels))
         made = self._add("Transpose", [made], perm=(2, 3, 0, 4, 1, 5))
@@ -312,7 +313,7 @@ class _Rewriting:
         return total
 
     def _places(self, windows: "_Windows", filled: float) -> list[str]:
-        """Return what each place of a window sees, channels last: images as large as the output."""
+        """Return what each place of a window sees, channels last, with more axes where windows jump."""
         batch, channels = self._shapes[windows.name][:2]
         image, steps, jumps = self._padded(windows, filled), windows.steps, max(windows.steps) > 1
         if jumps:
@@ -322,8 +323,7 @@ class _Rewriting:
         for i, j in np.ndindex(*windows.size):
             begins = [i // steps[0], i % steps[0], j // steps[1], j % steps[1]] if jumps else [i, j]
             sizes = [windows.out[0], 1, windows.out[1], 1] if jumps else windows.out
-            part = self._sliced(image, begins, [at + size for at, size in zip(begins, sizes, strict=True)])
-            found.append(self._reshaped(part, (batch, *windows.out, channels)) if jumps else part)
+            found.append(self._sliced(image, begins, [at + size for at, size in zip(begins, sizes, strict=True)]))
         return found
 
     def _padded(self, windows: "_Windows", filled: float) -> str:
