@@ -255,9 +255,9 @@ class _Rewriting:
             for place in self._places(windows, 0.0)
         ]
         side = self._add("Concat", parts, axis=2) if len(parts) > 1 else parts[0]
-        matrix = weights.reshape(groups, kernels // groups, channels, -1).transpose(0, 3, 2, 1)
-        matrix = matrix.reshape(groups, -1, kernels // groups)
-        made = self._add("Transpose", [self._add("MatMul", [side, self._constant(matrix)])], perm=(1, 0, 2))
+        parted = weights.reshape(groups, kernels // groups, channels, -1).transpose(0, 3, 2, 1)
+        matrix = self._constant(parted.reshape(groups, -1, kernels // groups))
+        made = self._add("Transpose", [self._add("MatMul", [side, matrix])], perm=(1, 0, 2))
         made = self._reshaped(made, (batch, *windows.out, kernels))
         return self._add("Add", [made, *bias]) if bias else made
 
@@ -280,8 +280,8 @@ class _Rewriting:
     # -- Winograd's algorithm -------------------------------------------------------------------------------------
 
     def _is_large(self, windows: "_Windows", weights: _Array) -> bool:
-        tiles = self._shapes[windows.name][0] * math.prod(-(-n // 2) for n in windows.out)
-        return min(weights.shape[:2]) >= _WINOGRAD_CHANNELS and tiles >= _WINOGRAD_TILES
+        tiles: int = self._shapes[windows.name][0] * math.prod(-(-n // 2) for n in windows.out)
+        return tiles >= _WINOGRAD_TILES and min(*weights.shape[:2]) >= _WINOGRAD_CHANNELS
 
     def _winograd(self, windows: "_Windows", weights: _Array, bias: Sequence[str]) -> str:
         (batch, channels), kernels = self._shapes[windows.name][:2], weights.shape[0]
