@@ -32,6 +32,7 @@ from tunery.domain.request import Progress, Request, TuneReport
 from tunery.engines import LocalEngine, Role
 from tunery.runtime.foreign_load import VARIABLE
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import tune
 from tunery.store import open_store
 
@@ -139,7 +140,7 @@ def retime(task: Task, records: Sequence[Record], directory: Path, threads: int)
 
     scratch = directory / "retime"
     with LocalEngine(scratch / "logs") as engine:
-        return asyncio.run(all_of_them(Runtime(engine, "metaschedule", threads, scratch)))
+        return asyncio.run(all_of_them(Runtime(engine, RuntimeSpec("metaschedule", threads), scratch)))
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime.opening import open_runtime
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.spec import RuntimeSpec
 from tunery.tuning.search.finals import ROUNDS
 
 _JOB = "study"
@@ -108,7 +109,7 @@ def judge(request: Request, tasks: Sequence[Task], runs: Mapping[str, Sequence[W
 
     What does not build or run takes for ever. A task that could not be timed at all is left out.
     """
-    with open_runtime(request) as runtime:
+    with open_runtime(RuntimeSpec.of(request)) as runtime:
         return asyncio.run(_judge(runtime, tasks, runs))
 
 

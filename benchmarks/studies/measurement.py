@@ -19,9 +19,9 @@ from tunery.engines import LocalEngine, Role
 from tunery.measuring.calibration import COMPUTE, TAU_LOSS, bound_of
 from tunery.reports.format import as_text, new_table
 from tunery.runtime.calibrate import calibrate
-from tunery.runtime.opening import thread_count
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.slots import SlotWorkers
+from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore, open_store
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
@@ -61,7 +61,7 @@ def run(options: Options, dialect: str = "metaschedule") -> StudyReport:
     count = QUICK_CANDIDATES if options.quick else CANDIDATES
     kept = Kept(cache_directory(), "measurement", f"{dialect} {count} {wanted}")
     with LocalEngine(kept.directory / "logs") as engine:
-        runtime = Runtime(engine, dialect, thread_count(1), kept.directory)
+        runtime = Runtime(engine, RuntimeSpec(dialect), kept.directory)
         calibration, found = asyncio.run(_study(runtime, wanted, options, dialect, kept))
     report = _report(calibration, found, options)
     kept.remove()

@@ -12,6 +12,7 @@ from tunery.engines import Role
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import open_runtime
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.spec import RuntimeSpec
 
 _BUILD_DEADLINE_S, _DEADLINE_S = 120.0, 900.0
 _ROUNDS = 15
@@ -28,7 +29,7 @@ def retime(
 
     async def all_of_them() -> Latencies:
         found: Latencies = {}
-        with open_runtime(request) as runtime:
+        with open_runtime(RuntimeSpec.of(request)) as runtime:
             for number, task in enumerate(tasks.values(), 1):
                 say(f"timing winners of task {number} of {len(tasks)}")
                 winners = {run.best[task.key][0].key: run.best[task.key][0] for run in runs if task.key in run.best}

@@ -21,6 +21,7 @@ from tunery.domain.request import BenchReport, Latency, Request
 from tunery.engines import Role, WorkerSpec
 from tunery.runtime import worker_environment
 from tunery.runtime.opening import open_runtime
+from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import bench
 from tunery.store import place_of
 
@@ -199,7 +200,7 @@ def measured_peak(request: Request) -> float | None:
     """
     import asyncio
 
-    with open_runtime(request) as runtime:
+    with open_runtime(RuntimeSpec.of(request)) as runtime:
         runtime.submit("peak")
         spec = WorkerSpec(
             Role.MEASURER, "tunery.runtime.services:Peak", {"dialect": request.dialect},

@@ -16,9 +16,8 @@ from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels.cuda import CudaDialect
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.domain import Network, Outcome, Target
-from tunery.domain.request import Request
 from tunery.measuring.verification import compare, expect
-from tunery.runtime.opening import kernel_threads
+from tunery.runtime.spec import RuntimeSpec
 
 SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 
@@ -114,9 +113,9 @@ FAULTY_FILE = faulty_file("CUDA", "cu", FAULTS)
 
 
 def test_one_core_launches_kernels_unless_a_request_says_more() -> None:
-    assert kernel_threads(Request("k.toml", dialect="cuda"), 8) == 1
-    assert kernel_threads(Request("k.toml", dialect="cuda", threads=3), 8) == 3
-    assert kernel_threads(Request("k.toml", dialect="kernels"), 8) == 8
+    assert RuntimeSpec("cuda", 0, "cuda").kernel_threads(8) == 1
+    assert RuntimeSpec("cuda", 3, "cuda").kernel_threads(8) == 3
+    assert RuntimeSpec("kernels", 0).kernel_threads(8) == 8
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,6 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.blobs import FakeBlobs
-from tunery.domain.request import Request
 from tunery.engines import Engine, InlineEngine, LocalEngine, engine_class
 from tunery.runtime.opening import workplace
 
@@ -37,14 +36,14 @@ def test_our_engines_are_there_by_name(name: str, cls: type[Engine], tmp_path: P
 def test_an_installed_engine_is_chosen_by_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TUNERY_ENGINE", "other")
-    with workplace(Request("fake:demo", dialect="fake")) as (engine, _, _):
+    with workplace() as (engine, _):
         assert type(engine) is OtherEngine
 
 
 @pytest.mark.usefixtures("_other")
 def test_an_unknown_engine_is_refused_with_those_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_ENGINE", "locl")
-    with pytest.raises(UsageError) as caught, workplace(Request("fake:demo", dialect="fake")):
+    with pytest.raises(UsageError) as caught, workplace():
         raise AssertionError
     for word in ("'locl'", "TUNERY_ENGINE", *NAMES, "other"):
         assert word in str(caught.value)

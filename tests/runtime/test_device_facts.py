@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from tunery.devices import open_device
 from tunery.devices.fake import FakeDevice
 from tunery.domain import Budget, Calibration
 from tunery.domain.request import Request
-from tunery.engines import InlineEngine, LocalEngine, Role
+from tunery.engines import Engine, InlineEngine, LocalEngine, Role
 from tunery.runtime import opening
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import tune
 from tunery.store import AsyncStore, open_store
 
@@ -22,7 +24,7 @@ from tunery.store import AsyncStore, open_store
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[Runtime]:
     with InlineEngine() as engine:
-        yield Runtime(engine, "fake", 1, tmp_path, device="fake")
+        yield Runtime(engine, RuntimeSpec("fake", device="fake"), tmp_path)
 
 
 def test_a_runtime_keeps_what_its_measurer_says(runtime: Runtime) -> None:
@@ -56,14 +58,14 @@ def test_a_job_that_is_cancelled_while_it_waits_leaves_the_answer_to_others(runt
 @pytest.mark.jobs
 def test_a_measurer_that_is_killed_before_it_answers_is_asked_again(tmp_path: Path) -> None:
     with LocalEngine(tmp_path / "logs") as engine:
-        runtime = Runtime(engine, "fake", 1, tmp_path)
+        runtime = Runtime(engine, RuntimeSpec("fake"), tmp_path)
         engine.kill(runtime.workers(Role.MEASURER)[0])
         assert asyncio.run(runtime.device()) == open_device("cpu", runtime.cores).describe()
 
 
 def test_a_dialect_that_is_not_installed_is_named(tmp_path: Path) -> None:
     with InlineEngine() as engine, pytest.raises(UsageError, match="no-such-dialect"):
-        Runtime(engine, "no-such-dialect", 1, tmp_path, device="fake")
+        Runtime(engine, RuntimeSpec("no-such-dialect", device="fake"), tmp_path)
 
 
 def test_slots_beyond_the_first_get_measurers_when_a_calibration_allows_it(runtime: Runtime) -> None:
@@ -78,8 +80,8 @@ def test_slots_beyond_the_first_get_measurers_when_a_calibration_allows_it(runti
 def test_records_carry_the_fingerprint_that_the_worker_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = opening.Runtime
 
-    def on_fake_device(*args: object, **more: object) -> Runtime:
-        return made(*args, **{**more, "device": "fake"})  # type: ignore[arg-type]
+    def on_fake_device(engine: Engine, spec: RuntimeSpec, *args: object, **more: object) -> Runtime:
+        return made(engine, replace(spec, device="fake"), *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(opening, "Runtime", on_fake_device)
     place = str(tmp_path / "store.db")

@@ -13,6 +13,7 @@ from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.runtime import worker_bytes
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import extract
 
 GIB = 1 << 30
@@ -38,7 +39,7 @@ class Recording(LocalEngine):
 
 def test_every_role_is_started_with_a_limit(tmp_path: Path) -> None:
     with Recording(tmp_path / "logs") as engine:
-        Runtime(engine, "fake", 1, tmp_path)
+        Runtime(engine, RuntimeSpec("fake"), tmp_path)
         assert {spec.role for spec in engine.specs} == set(Role)
         assert all(spec.memory_bytes for spec in engine.specs)
 
@@ -48,7 +49,7 @@ def test_every_role_is_started_with_a_limit(tmp_path: Path) -> None:
 def test_a_call_that_ran_out_of_memory_is_not_made_again(death: str, made: int, tmp_path: Path) -> None:
     async def main() -> None:
         with LocalEngine(tmp_path / "logs") as engine:
-            runtime = Runtime(engine, "fake", 1, tmp_path)
+            runtime = Runtime(engine, RuntimeSpec("fake"), tmp_path)
             worker = engine.start(WorkerSpec(Role.IMPORTER, "dying_services:Dying", memory_bytes=256 << 20))
             with pytest.raises(CrashError) as caught:
                 await runtime.call(worker, death, deadline_s=60, tries=3)
@@ -79,7 +80,7 @@ def test_a_constant_that_is_larger_than_an_import_may_be_is_refused_in_a_sentenc
 def test_an_import_does_not_wait_for_another_jobs(tmp_path: Path) -> None:
     async def main() -> None:
         with LocalEngine(tmp_path / "logs") as engine:
-            runtime = Runtime(engine, "fake", 1, tmp_path)
+            runtime = Runtime(engine, RuntimeSpec("fake"), tmp_path)
             for job in ("one", "two"):
                 runtime.submit(job)
             if runtime.granted < 2:

@@ -14,6 +14,7 @@ from tunery._errors import WorkError
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.engines import LocalEngine, Role
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.spec import RuntimeSpec
 
 pytestmark = pytest.mark.jobs
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.jobs
 @asynccontextmanager
 async def runtime_in(directory: Path) -> AsyncIterator[Runtime]:
     with LocalEngine(directory / "logs") as engine:
-        runtime = Runtime(engine, "fake", 1, directory)
+        runtime = Runtime(engine, RuntimeSpec("fake"), directory)
         runtime.submit("job")
         yield runtime
 

@@ -14,6 +14,7 @@ from tunery.engines import InlineEngine
 from tunery.measuring.settings import Settings
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore, Store
 from tunery.tuning.account import Account
 from tunery.tuning.context import Context
@@ -29,7 +30,9 @@ def fake_tasks(source: str) -> list[Task]:
 async def runtime_in(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     patch.setattr("tunery.runtime.dispatch.granted_cores", lambda: 1)
     with InlineEngine() as engine:
-        yield Runtime(engine, "fake", 1, directory / "scratch", dispatch=Dispatch(record=False), device="fake")
+        yield Runtime(
+            engine, RuntimeSpec("fake", device="fake"), directory / "scratch", dispatch=Dispatch(record=False)
+        )
 
 
 def context_of(runtime: Runtime, store: Store, job_id: str = "", seed: int = 0, **more: Any) -> Context:

@@ -8,9 +8,9 @@ from tunery.domain.environment import Check, CheckState, Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
-from tunery.domain.network import SEGMENT, Network, TensorSpec, merged_specs, shape_text
+from tunery.domain.network import SEGMENT, Network, TensorSpec, merged_network, merged_specs, shape_text
 from tunery.domain.operator_key import OperatorKey, OperatorKeyError, OperatorPattern, operator_key
-from tunery.domain.task import Target, Task, Workload
+from tunery.domain.task import Target, Task, Workload, merged_tasks
 from tunery.domain.ties import Contender, best_first, interval, median_interval
 
 __all__ = [
@@ -58,7 +58,9 @@ __all__ = [
     "digest",
     "interval",
     "median_interval",
+    "merged_network",
     "merged_specs",
+    "merged_tasks",
     "operator_key",
     "paced",
     "parse_latency",

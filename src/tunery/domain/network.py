@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tunery.domain.keys import BlobDigest
+from tunery._errors import UsageError
+from tunery.domain.keys import BlobDigest, digest
 
 SEGMENT = "tunery.segment."
 """What the name of a part that ONNX Runtime runs begins with, in a compiled network's profile."""
@@ -41,7 +42,16 @@ def merged_specs(several: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, .
 
     >>> merged_specs([[TensorSpec("x", (1, 8), "float32")], [TensorSpec("x", (4, 8), "float32")]])
     (TensorSpec(name='x', shape=(-1, 8), dtype='float32'),)
+
+    Raises:
+        UsageError: an array has not as many dimensions in one as in another.
     """
+    for alike in zip(*several, strict=True):
+        if odd := next((spec for spec in alike if len(spec.shape) != len(alike[0].shape)), None):
+            raise UsageError(
+                f"{odd.name!r:.80} is {shape_text(alike[0].shape)} or {shape_text(odd.shape)}, by the shapes that "
+                "are given, and one file takes one number of dimensions; name the shapes one by one"
+            )
     return tuple(
         replace(
             alike[0],
@@ -85,3 +95,21 @@ class Network:
     def blobs(self) -> tuple[BlobDigest, ...]:
         """The blobs that it has."""
         return tuple(blob for blob in (self.blob, self.weights) if blob)
+
+
+def merged_network(networks: Sequence[Network]) -> Network:
+    """Return the network of one model for several bindings of its shapes.
+
+    Raises:
+        UsageError: an input or output has not as many dimensions with one as with another.
+    """
+    return replace(
+        networks[0],
+        digest=digest(*(network.digest for network in networks)),
+        inputs=merged_specs([network.inputs for network in networks]),
+        outputs=merged_specs([network.outputs for network in networks]),
+        batch_of_one=tuple(
+            name for name in networks[0].batch_of_one if all(name in network.batch_of_one for network in networks)
+        ),
+        elsewhere={node: why for network in networks for node, why in network.elsewhere.items()},
+    )

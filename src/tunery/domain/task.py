@@ -1,7 +1,7 @@
 """What is tuned: workload, target, task."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -79,3 +79,12 @@ class Task:
     def key(self) -> str:
         """Identity of workload and target; the weight is the network's business, not the task's."""
         return digest(self.workload.key, self.target.key)
+
+
+def merged_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """Return each of the tasks once, with the sum of its calls; the one that computes most comes first."""
+    merged: dict[str, Task] = {}
+    for task in tasks:
+        known = merged.get(task.key)
+        merged[task.key] = task if known is None else replace(known, weight=known.weight + task.weight)
+    return tuple(sorted(merged.values(), key=lambda task: -task.weight * task.workload.flop))

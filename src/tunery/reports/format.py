@@ -108,9 +108,9 @@ def shape_texts(request: "Request") -> list[str]:
     return found
 
 
-def file_name(network: str, request: "Request | None" = None) -> str:
-    """Return the file name for a compiled network of this name; what a `request` asks for beside it is in the name."""
+def file_name(name: str, request: "Request | None" = None) -> str:
+    """Return the file name for a compiled network called `name`; what a `request` asks for beside it is in the name."""
     asked = [text.rpartition("=")[2].replace(",", "_") for text in shape_texts(request)] if request else []
     asked += [request.target] if request and request.target != "native" else []
-    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in "-".join([network, *asked]))
+    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in "-".join([name, *asked]))
     return (safe or "network") + SUFFIX

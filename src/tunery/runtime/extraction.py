@@ -16,8 +16,9 @@ from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
-from tunery.runtime.opening import workplace
+from tunery.runtime.opening import granted_at, workplace
 from tunery.runtime.runtime import Reservation, Runtime
+from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore, open_store
 
 
@@ -102,16 +103,16 @@ def extract_many(
         EngineError: workers cannot be started.
         StoreError: the store cannot be written any more; what was stored before stays.
     """
-    stopped = stop or threading.Event()
+    stopped, spec = stop or threading.Event(), RuntimeSpec.of(request)
 
     async def extracted() -> Extraction:
-        spec = WorkerSpec(
+        importer = WorkerSpec(
             Role.IMPORTER, "tunery.runtime.services:Importer", {"dialect": request.dialect},
             memory_bytes=worker_bytes(Role.IMPORTER), environment=worker_environment(request.dialect),
         )  # fmt: skip
         idle: asyncio.Queue[str] = asyncio.Queue()
         for core in usable_cores()[: max(1, len(models))]:
-            idle.put_nowait(engine.start(replace(spec, cores=(core,))))
+            idle.put_nowait(engine.start(replace(importer, cores=(core,))))
 
         @asynccontextmanager
         async def worker() -> AsyncIterator[str]:
@@ -122,12 +123,12 @@ def extract_many(
                 idle.put_nowait(held)
 
         sweep = _Sweep(engine, store, request, worker, on_done, stopped, programs)
-        return await sweep.run(models, threads, idle.qsize())
+        return await sweep.run(models, spec.kernel_threads(granted_at(engine, spec.on)), idle.qsize())
 
     with (
         open_store(request.store) as opened,
         AsyncStore(opened) as store,
-        workplace(request) as (engine, _, threads),
+        workplace(spec.on) as (engine, _),
     ):
         return asyncio.run(extracted())
 

@@ -124,8 +124,8 @@ def lenient(incumbent_s: float | None, foreign: ForeignWatch | None) -> float | 
     return incumbent_s * 2 if incumbent_s and foreign and foreign.share.disturbed else incumbent_s
 
 
-def watch_for(cores: Sequence[int], device: str = "cpu") -> ForeignWatch | None:
-    """Return a watch on these cores for a kind of device, None where the environment turns it off."""
+def watch_for(cores: Sequence[int], kind: str = "cpu") -> ForeignWatch | None:
+    """Return a watch on these cores for a `kind` of device, None where the environment turns it off."""
     if not settings().load_watch:
         return None
-    return ForeignWatch(device_class(device).foreign_load(cores), Foreign(len(cores)))
+    return ForeignWatch(device_class(kind).foreign_load(cores), Foreign(len(cores)))

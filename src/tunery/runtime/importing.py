@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, tells_of_memory
 from tunery.dialects import extractor
-from tunery.domain import Network, Target, Task, digest, merged_specs, shape_text
+from tunery.domain import Network, Target, Task, merged_network, merged_tasks
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime import worker_bytes
@@ -63,33 +63,11 @@ def together(parts: Sequence[ImportedModel]) -> ImportedModel:
     Raises:
         UsageError: an input or output has not as many dimensions with one as with another.
     """
-    networks = [one.network for one in parts]
-    first = parts[0]
-    for other in networks[1:]:
-        for spec, alike in zip(first.network.inputs + first.network.outputs, other.inputs + other.outputs, strict=True):
-            if len(spec.shape) != len(alike.shape):
-                raise UsageError(
-                    f"{spec.name!r:.80} is {shape_text(spec.shape)} or {shape_text(alike.shape)}, by the shapes that "
-                    "are given, and one file takes one number of dimensions; name the shapes one by one"
-                )
-    network = replace(
-        first.network,
-        digest=digest(*(one.digest for one in networks)),
-        inputs=merged_specs([one.inputs for one in networks]),
-        outputs=merged_specs([one.outputs for one in networks]),
-        batch_of_one=tuple(
-            name for name in first.network.batch_of_one if all(name in n.batch_of_one for n in networks)
-        ),
-        elsewhere={node: why for one in networks for node, why in one.elsewhere.items()},
-    )
-    tasks: dict[str, Task] = {}
-    for task in (task for one in parts for task in one.tasks):
-        known = tasks.get(task.key)
-        tasks[task.key] = task if known is None else replace(known, weight=known.weight + task.weight)
-    ordered = sorted(tasks.values(), key=lambda task: -task.weight * task.workload.flop)
+    network = merged_network([part.network for part in parts])
+    tasks = merged_tasks(task for part in parts for task in part.tasks)
     return replace(
-        first, network=network, tasks=tuple(ordered), elsewhere=network.elsewhere, parts=tuple(parts),
-        wall_s=sum(one.wall_s for one in parts), core_s=sum(one.core_s for one in parts),
+        parts[0], network=network, tasks=tasks, elsewhere=network.elsewhere, parts=tuple(parts),
+        wall_s=sum(part.wall_s for part in parts), core_s=sum(part.core_s for part in parts),
     )  # fmt: skip
 
 
@@ -126,11 +104,10 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     """
     used = [] if used is None else used
     if request.more_shapes:
-        each = [
+        return together([
             await import_model(runtime, store, one, job_id, begun, used, prepared, extracting)
             for one in request.each_shape
-        ]
-        return together(each)
+        ])  # fmt: skip
     unsure = {"model", "target"}
     stamp, mine = stamp_of(request.model), len(used)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from tunery._errors import EngineError, UsageError
 from tunery.dialects import check_dialect
 from tunery.domain import Task
-from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.opening import workplace
@@ -28,7 +27,7 @@ def import_records(store: str, path: Path) -> ImportSummary:
 
 def import_into(store: Store, path: Path) -> ImportSummary:
     """Do as `import_records` with an open store; its writers wait at the end only, while what was checked is stored."""
-    with workplace(Request("")) as (engine, _, _):
+    with workplace() as (engine, _):
         return store.import_records(path, RecordChecks(engine))
 
 

@@ -30,6 +30,7 @@ from tunery.runtime.foreign_load import ForeignWatch, Share
 from tunery.runtime.hosts.further import FurtherHosts, HostDevice
 from tunery.runtime.hosts.usage import StageUsage
 from tunery.runtime.hosts.workers import WorkerPools
+from tunery.runtime.spec import RuntimeSpec
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 from tunery.scheduling.paces import HostLoad, Paces
 
@@ -62,64 +63,59 @@ class Reservation:
 class Runtime:
     """The engine and the pools of one dialect and thread count; any number of jobs may drive it from one event loop.
 
-    Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together. `label`
-    tells their workers apart. A measurement takes as many cores as the target has threads, a build or a proposal one:
-    on a target that uses all cores, measuring and building alternate by resources alone. The measurers open the device
-    of a `kind` and describe it; what they say is kept here. Where `share` is told so, there is one for each of several
-    `slots`, and measurements that say so share the device. `cores` are those that it may use, `granted` is how many of
-    them at a time: a container may allow fewer. All of that is about the engine's first host, `HERE` to the scheduler;
-    on each further one there are builders.
+    Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together, and the
+    label of the `spec` tells their workers apart. A measurement takes as many cores as the target has threads, a build
+    or a proposal one: on a target that uses all cores, measuring and building alternate by resources alone. The
+    measurers open the device of the spec and describe it; what they say is kept here. Where `share` is told so, there
+    is one for each of several `slots`, and measurements that say so share the device. `cores` are those that it may
+    use, `granted` is how many of them at a time: a container may allow fewer. All of that is about the engine's first
+    host, `HERE` to the scheduler; on each further one there are builders.
     """
 
     def __init__(
         self,
         engine: Engine,
-        dialect: str,
-        threads: int,
+        spec: RuntimeSpec,
         scratch: Path,
         *,
         dispatch: Dispatch | None = None,
-        label: str = "",
         foreign: ForeignWatch | None = None,
-        full_length: bool = False,
-        device: str = "cpu",
-        on: str = "",
     ) -> None:
         self.engine = engine
         self.blobs = engine.blobs
-        self.threads = threads
+        self.spec = spec
         self.dispatch = dispatch or Dispatch()
+        on = spec.on
         facts = engine.facts(on) if on else None
         self.host_facts = facts
+        self.threads = spec.kernel_threads(None if facts is None else facts.granted)
         self.node = platform.node() if facts is None else facts.node
         self.cores = self.dispatch.cores if facts is None else facts.cores
         self.measure_host = on or HERE
-        self.device_share = f"{self.measure_host}/device:{device}"
+        self.device_share = f"{self.measure_host}/device:{spec.device}"
         self.calibration: Calibration | None = None
-        self._dialect = dialect
-        self.pools = WorkerPools(engine, dialect, threads, device, self.cores, on, facts, full_length=full_length)
+        self.pools = WorkerPools(engine, spec, self.threads, self.cores, facts)
         self.measure_cores = self.pools.slots[0]
         self._turn = HostDevice(engine, on, self.dispatch.now) if on else DeviceLock(scratch.parent / "measuring.lock")
-        self._label = label
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
         self.paces = Paces()
         self.pools.start(self.granted)
         self._described = self._ask_device()
         other = facts is not None and facts.machine != platform.machine()
-        self.builds_for_another_kind = other and isinstance(get_dialect(dialect), CrossCompiler)
+        self.builds_for_another_kind = other and isinstance(get_dialect(spec.dialect), CrossCompiler)
         self.target_worker = self.pools.start_target_worker() if on and not self.builds_for_another_kind else None
         self.dispatch.add(
-            {self.resource(role, at): len(self.pools.of(role, at)) for role, at in self.pools.roles.items()}
+            {self.resource(role, host): len(self.pools.of(role, host)) for role, host in self.pools.roles.items()}
         )
         self.dispatch.add({self.device_share: len(self.cores)})
         if facts is not None:
             self.dispatch.add({core_of(on): max(facts.granted, len(self.measure_cores))})
         builder = self.pools.of(Role.BUILDER)[0]
         self.hosts = FurtherHosts(
-            engine, builder, self.pools.start_builders, self._host_resized, partial(self.dispatch.others_on, label)
+            engine, builder, self.pools.start_builders, self._host_resized, partial(self.dispatch.others_on, spec.label)
         )
         self._build_here = settings().build_here
-        self._runs_users_code = get_dialect(dialect).runs_users_code
+        self._runs_users_code = get_dialect(spec.dialect).runs_users_code
         self._worked_for: dict[str, str] = {}  # measurer, or builder, which runs defaults, to its last job
         self._waiting_at: dict[str, str] = {}  # stage to host
         self._waiting_builds: dict[str, str] = {}  # of these those that any host may make
@@ -133,7 +129,7 @@ class Runtime:
     @cached_property
     def row_layout(self) -> Layout | None:
         """What the columns of its searches' rows are; None where the dialect has no features."""
-        dialect = get_dialect(self._dialect)
+        dialect = get_dialect(self.spec.dialect)
         layout = dialect.layout() if isinstance(dialect, Space) else None
         return layout and layout.with_columns(TASK_COLUMNS)
 
@@ -144,12 +140,12 @@ class Runtime:
 
     def resource(self, role: str, host: str = HERE) -> str:
         """Return the scheduler's name for a host's workers of a role."""
-        return f"{host}/{role}{self._label}"
+        return f"{host}/{role}{self.spec.label}"
 
     def _host_resized(self, host: str, builders: int) -> None:
         """Have a further host take so many builds at a time; those that wait for one that has left go elsewhere."""
         cores = max(builders, len(self.measure_cores) if host == self.measure_host else 0)
-        left = self.dispatch.cores_left(self._label, cores, host)
+        left = self.dispatch.cores_left(self.spec.label, cores, host)
         self.dispatch.add({left.resource: left.capacity, self.resource(Role.BUILDER, host): builders})
         if not builders:
             self.dispatch.reroute([stage_id for stage_id, at in self._waiting_at.items() if at == host])
@@ -398,11 +394,11 @@ class Runtime:
         self.dispatch.decide(
             CapacityChanged(now_s, self.resource(Role.MEASURER), 0 if share.waiting else measurers),
             CapacityChanged(now_s, self.resource(Role.BUILDER), min(cores, builders)),
-            self.dispatch.cores_left(self._label, cores if share.waiting else max(cores, len(self.measure_cores))),
+            self.dispatch.cores_left(self.spec.label, cores if share.waiting else max(cores, len(self.measure_cores))),
         )
 
     def _name(self, worker: str) -> str:
-        return f"{worker}{self._label}"
+        return f"{worker}{self.spec.label}"
 
     def _place(self, worker: str) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""

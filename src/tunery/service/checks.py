@@ -8,7 +8,7 @@ from tunery.accounting.prices import load_prices
 from tunery.dialects import named_dialect
 from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, MOST_SHAPES, Request, ShareRequest
-from tunery.runtime.opening import kernel_threads
+from tunery.runtime.spec import RuntimeSpec
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
 from tunery.service.turns import check_dialects
 from tunery.service.verbs import options_of
@@ -29,7 +29,7 @@ def check(request: Request, claim: ShareRequest) -> None:
     check_dialects(request, request.kind)
     if not request.on:  # else its host says how many cores it has
         for one in request.each_dialect:
-            kernel_threads(one)
+            RuntimeSpec.of(one)
     if len(claim.owner) > _LONGEST_OWNER or not (claim.owner.isprintable() or not claim.owner):
         raise UsageError(f"the owner's name has more than {_LONGEST_OWNER} characters, or some that cannot be printed")
     if not 0 <= claim.priority <= MOST_PRIORITY:
@@ -46,12 +46,12 @@ def check_limits(request: Request) -> None:
             database can keep, or the price sheet is another currency's.
     """
     check_effort(request.effort)
-    budget, target_s = request.budget, request.latency_target_s
-    limits = {kind: getattr(budget, kind) for kind in MOST}
+    limits = {kind: getattr(request.budget, kind) for kind in MOST}
     if any(limit is not None and not 0 < limit <= MOST[kind] for kind, limit in limits.items()):
         raise UsageError(
             "the budget has a limit that is not positive and finite, or too large to limit; write for example 10min"
         )
+    target_s = request.latency_target_s
     if target_s is not None and not 0 < target_s <= _LONGEST_LATENCY_S:
         raise UsageError(f"a latency target of {target_s:g} s cannot be met; write for example 12ms")
     if not 0 <= request.seed <= _LARGEST_SEED:
@@ -63,18 +63,21 @@ def check_limits(request: Request) -> None:
         raise UsageError(f"a request has at most {MOST_SHAPES} bindings of shapes; give --shape fewer values")
     if request.more_shapes and named_dialect(request.model):
         raise UsageError(f"{request.model[:60]!r} has no shapes to choose from; leave out --shape")
-    for name, shape in (pair for shapes in (request.shapes, *request.more_shapes) for pair in shapes.items()):
-        _check_text("name of an input", name)
-        if len(shape) > _MOST_DIMENSIONS or not all(1 <= extent <= _LARGEST_EXTENT for extent in shape):
-            raise UsageError(
-                f"the shape of {name[:60]!r} has more than {_MOST_DIMENSIONS} sizes, or one that is not between 1 and "
-                f"{_LARGEST_EXTENT}; write for example 1x3x224x224"
-            )
-        if math.prod(shape) > _LARGEST_EXTENT:
-            raise UsageError(
-                f"the shape of {name[:60]!r} has more than {_LARGEST_EXTENT} elements; write a smaller one"
-            )
-    load_prices(request.prices).check(budget)
+    for shapes in (request.shapes, *request.more_shapes):
+        for name, shape in shapes.items():
+            _check_shape(name, shape)
+    load_prices(request.prices).check(request.budget)
+
+
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    _check_text("name of an input", name)
+    if len(shape) > _MOST_DIMENSIONS or min(shape, default=1) < 1 or max(shape, default=1) > _LARGEST_EXTENT:
+        raise UsageError(
+            f"the shape of {name[:60]!r} has more than {_MOST_DIMENSIONS} sizes, or one that is not between 1 and "
+            f"{_LARGEST_EXTENT}; write for example 1x3x224x224"
+        )
+    if math.prod(shape) > _LARGEST_EXTENT:
+        raise UsageError(f"the shape of {name[:60]!r} has more than {_LARGEST_EXTENT} elements; write a smaller one")
 
 
 def _check_text(name: str, text: str) -> None:

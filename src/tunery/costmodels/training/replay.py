@@ -23,7 +23,6 @@ from tunery.devices import open_device, traits_of
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import Space, get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
-from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime import worker_bytes, worker_environment
@@ -87,7 +86,7 @@ def load(
     work = [one for one in work if compiled.family(one[0].target.config) == usual]
     groups: list[Group] = []
     layout = compiled.layout() if isinstance(compiled, Space) else None
-    with workplace(Request("", dialect=dialect)) as (engine, _, _):
+    with workplace() as (engine, _):
         features, checks = Features(engine, dialect, compiler, layout), RecordChecks(engine)
         refused = {task.key for task, *_ in work if task.workload.key in imported and checks.workload(task)}
         for number, (task, source, found) in enumerate(work):

@@ -51,6 +51,7 @@ from tunery.domain import (
     Workload,
     canonical_json,
     digest,
+    merged_tasks,
 )
 
 _BUILD = "1"
@@ -112,12 +113,11 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
             flags = [*tools.cpu_flags(target.config["mcpu"]), *TUNED, "--compile-to=flow",
                      "--mlir-elide-elementsattrs-if-larger=16"]  # fmt: skip
             flow = tools.compile_module(source, flags)
-        found: dict[str, Task] = {}
-        for dispatch in dispatches(flow):
-            workload = _workload(dispatch)
-            before = found[workload.key].weight if workload.key in found else 0
-            found[workload.key] = Task(workload, target, before + dispatch.calls, dispatch.contraction is not None)
-        return sorted(found.values(), key=lambda task: -task.weight * task.workload.flop)
+        tasks = (
+            Task(_workload(dispatch), target, dispatch.calls, tunable=dispatch.contraction is not None)
+            for dispatch in dispatches(flow)
+        )
+        return list(merged_tasks(tasks))
 
     @override
     def open(

@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 class FurtherHosts:
     """Which of an engine's further hosts take builds now.
 
-    A host joins when it answers, runs machine code of our kind, and its builders have the compiler that `ours`, a
-    builder here, has: `start` then starts them, once, and returns their ids. `resized` hears how many builds a host
+    A host joins when it answers, runs machine code of our kind, and its builders have the compiler that `builder`,
+    one here, has: `start` then starts them, once, and returns their ids. `resized` hears how many builds a host
     takes from now on: fewer while others are at work there (`others`, of a host and its use, says with how many cores),
     0 when it has left.
     """
@@ -29,12 +29,12 @@ class FurtherHosts:
     def __init__(
         self,
         engine: Engine,
-        ours: str,
+        builder: str,
         start: Callable[[str, HostFacts], list[str]],
         resized: Callable[[str, int], None],
         others: Callable[[str, HostUse], float],
     ) -> None:
-        self._engine, self._ours, self._start, self._resized, self._others = engine, ours, start, resized, others
+        self._engine, self._builder, self._start, self._resized, self._others = engine, builder, start, resized, others
         self._builders: dict[str, list[str]] = {}
         self._foreign: dict[str, Foreign] = {}
         self._room: dict[str, int] = {}
@@ -92,7 +92,7 @@ class FurtherHosts:
         try:
             if host not in self._builders:
                 self._builders[host] = self._start(host, facts)
-            ours, theirs = await asyncio.gather(self._compiler(self._ours), self._compiler(self._builders[host][0]))
+            ours, theirs = await asyncio.gather(self._compiler(self._builder), self._compiler(self._builders[host][0]))
         except EngineError as error:
             _log.warning("host %s does not build: %s; see `tunery hosts check %s`", host, error, host,
                          extra={"host": host})  # fmt: skip

@@ -9,6 +9,7 @@ from tunery.devices.cpu.placement import granted_bytes
 from tunery.domain import HERE, HostFacts
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import preparer_environment, worker_bytes, worker_environment
+from tunery.runtime.spec import RuntimeSpec
 
 MEASURER = "tunery.runtime.services:MeasurerHost"
 _SERVICES = "tunery.runtime.services"
@@ -29,40 +30,30 @@ class _Pool:
 
 
 class WorkerPools:
-    """What an engine runs for one dialect and thread count; narrow roles have `builders` workers each.
+    """What an engine runs for one `spec`; narrow roles have `builders` workers each.
 
-    The measurers are on the host `measure_host` of `facts` and open the device of a `kind`; each has one of the
+    The measurers are on the host `measure_host` of `facts` and open its device; each has one of the
     `slots`, the first of `all_slots` to begin with. `Role.BUILDER` has workers on further hosts too; all others are on
     this machine.
     """
 
-    def __init__(  # noqa: PLR0917 - what distinguishes workers
-        self,
-        engine: Engine,
-        dialect: str,
-        threads: int,
-        kind: str,
-        cores: tuple[int, ...],
-        on: str = "",
-        facts: HostFacts | None = None,
-        *,
-        full_length: bool = False,
+    def __init__(
+        self, engine: Engine, spec: RuntimeSpec, threads: int, cores: tuple[int, ...], facts: HostFacts | None = None
     ) -> None:
-        self._engine, self._dialect, self._kind, self._full_length = engine, dialect, kind, full_length
-        self.measure_host = on or HERE
-        self._cores = cores
-        self.all_slots = device_class(kind).slots(cores, threads)
+        self._engine, self._spec, self._cores = engine, spec, cores
+        self.measure_host = spec.on or HERE
+        self.all_slots = device_class(spec.device).slots(cores, threads)
         self.slots = self.all_slots[:1]
         self._measurer_bytes = worker_bytes(Role.MEASURER, None if facts is None else facts.memory_bytes)
-        self.environment = worker_environment(dialect)
-        self.measuring_environment = worker_environment(dialect, measuring=True) if on else self.environment
+        self.environment = worker_environment(spec.dialect)
+        self.measuring_environment = worker_environment(spec.dialect, measuring=True) if spec.on else self.environment
         self._slot: dict[str, tuple[int, ...]] = {}
         self._elsewhere: dict[str, str] = {}  # worker to host
         self._pools: dict[str, _Pool] = {}
 
     def start(self, granted: int) -> None:
         """Start every role's workers for a machine that grants so many cores."""
-        narrow, dialect = _most(granted, granted_bytes()), {"dialect": self._dialect}
+        narrow, dialect = _most(granted, granted_bytes()), {"dialect": self._spec.dialect}
         self._pools = {
             Role.PREPARER: self._pool(
                 Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=preparer_environment()
@@ -70,7 +61,7 @@ class WorkerPools:
             Role.IMPORTER: self._pool(Role.IMPORTER, 1, f"{_SERVICES}:Importer", dialect),
             Role.PROPOSER: self._pool(Role.PROPOSER, narrow, f"{_SERVICES}:ProposerHost", dialect, nice=_NICE),
             Role.BUILDER: self._pool(
-                Role.BUILDER, narrow, f"{_SERVICES}:Builder", {**dialect, "device": self._kind}, nice=_NICE
+                Role.BUILDER, narrow, f"{_SERVICES}:Builder", {**dialect, "device": self._spec.device}, nice=_NICE
             ),
             Role.MEASURER: _Pool([]),
             Role.TRAINER: self._pool(Role.TRAINER, 1, f"{_SERVICES}:Trainer", {}, nice=_NICE),
@@ -103,7 +94,7 @@ class WorkerPools:
 
     def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
         """Return how a measurer of a slot is started; `settings` are further ones of its service."""
-        about = {"dialect": self._dialect, "device": self._kind, "cores": self._cores, "slot": slot}
+        about = {"dialect": self._spec.dialect, "device": self._spec.device, "cores": self._cores, "slot": slot}
         return WorkerSpec(
             Role.MEASURER,
             service,
@@ -122,7 +113,7 @@ class WorkerPools:
             self.slots.append(slot)
 
     def _start_measurer(self, slot: tuple[int, ...]) -> None:
-        worker = self._engine.start(self.measurer_spec(slot, full_length=self._full_length))
+        worker = self._engine.start(self.measurer_spec(slot, full_length=self._spec.full_length))
         self._slot[worker] = slot
         if self.measure_host != HERE:
             self._elsewhere[worker] = self.measure_host

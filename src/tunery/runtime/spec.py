@@ -1,0 +1,61 @@
+"""What tells one runtime's workers from another's."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tunery._errors import UsageError
+from tunery.devices import device_class
+from tunery.devices.cpu.placement import granted_cores
+from tunery.dialects import get_dialect
+from tunery.domain.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSpec:
+    """What jobs share workers by.
+
+    A `dialect`'s kernels run with so many `threads` on a `device` of that kind, at the host `on` ("": this one).
+    Measurements of `full_length` are not given up where a candidate is slow.
+    """
+
+    dialect: str
+    threads: int = 1
+    device: str = "cpu"
+    on: str = ""
+    full_length: bool = False
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """Return the spec of a request's workers; the `threads` of another host may be 0: all that it has.
+
+        Raises:
+            UsageError: there is no such dialect, or this machine has fewer cores.
+        """
+        device = get_dialect(request.dialect).device
+        spec = cls(request.dialect, request.threads, device, request.on, not request.trimming.abandon)
+        return spec if spec.on else replace(spec, threads=spec.kernel_threads())
+
+    def kernel_threads(self, granted: int | None = None) -> int:
+        """Return the thread count as `thread_count`, but 0 means one where a core only launches kernels.
+
+        Raises:
+            UsageError: as there.
+        """
+        return thread_count(self.threads or int(not device_class(self.device).uses_host_cores), granted)
+
+    @property
+    def label(self) -> str:
+        """What follows the names of its workers and resources."""
+        return f"@{self.dialect}/{self.threads}{'/full' if self.full_length else ''}{self.on and f'/{self.on}'}"
+
+
+def thread_count(threads: int, granted: int | None = None) -> int:
+    """Return the kernels' thread count; 0 means all usable cores, of this machine or `granted` of another.
+
+    Raises:
+        UsageError: the machine has fewer cores, or the number is negative.
+    """
+    usable = granted_cores() if granted is None else granted
+    if not 0 <= threads <= usable:
+        raise UsageError(f"{threads} threads on {usable} usable cores; use at most {usable}")
+    return threads or usable
