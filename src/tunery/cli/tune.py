@@ -70,11 +70,11 @@ def tune(
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")
         if engine:
             raise UsageError("--engine is for this machine, not for a service; leave it out, or leave out --server")
-        file = fetched_file(request, output, force=force) if output else None
-        _tune_there(url, request, file, server, force=force, as_json=json, verbose=verbose)
+        path = fetched_file(request, output, force=force) if output else None
+        _tune_there(url, request, path, server, force=force, as_json=json, verbose=verbose)
         return
-    file = network_file(request, output, force=force) if output else None
-    run(request, file, rivals, force=force, as_json=json, verbose=verbose)
+    path = network_file(request, output, force=force) if output else None
+    run(request, path, rivals, force=force, as_json=json, verbose=verbose)
 
 
 def _tune_there(

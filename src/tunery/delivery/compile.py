@@ -47,8 +47,7 @@ def check_place(output: Path, request: Request, *, force: bool = False, sign: Pa
 def files_of(request: Request) -> list[Path]:
     """Return the files that a request reads or keeps its records in, which no output may replace."""
     names = (name for name in (request.model, request.prices) if name and ":" not in name.partition("/")[0])
-    store = file_of(request.store)
-    return [Path(name) for name in names] + ([store] if store else [])
+    return [path for path in (*map(Path, names), file_of(request.store)) if path]
 
 
 async def compile_checked(

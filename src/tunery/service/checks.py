@@ -51,9 +51,8 @@ def check_limits(request: Request) -> None:
         raise UsageError(
             "the budget has a limit that is not positive and finite, or too large to limit; write for example 10min"
         )
-    target_s = request.latency_target_s
-    if target_s is not None and not 0 < target_s <= _LONGEST_LATENCY_S:
-        raise UsageError(f"a latency target of {target_s:g} s cannot be met; write for example 12ms")
+    if request.latency_target_s is not None and not 0 < request.latency_target_s <= _LONGEST_LATENCY_S:
+        raise UsageError(f"a latency target of {request.latency_target_s:g} s cannot be met; write for example 12ms")
     if not 0 <= request.seed <= _LARGEST_SEED:
         raise UsageError(f"the seed is not between 0 and {_LARGEST_SEED}")
     for name, text in (("model", request.model), ("target", request.target), ("price sheet", request.prices)):

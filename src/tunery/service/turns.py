@@ -50,15 +50,14 @@ def check_dialects(request: Request, kind: str) -> None:
     Raises:
         UsageError: it may not, or there is no such dialect.
     """
-    names = request.dialects
-    for name in filter(None, names):
+    for name in filter(None, request.dialects):
         check_dialect(name)
-    if len(names) == 1:
+    if len(request.dialects) == 1:
         return
-    if len(set(names)) < len(names) or not all(names):
+    if len(set(request.dialects)) < len(request.dialects) or not all(request.dialects):
         raise UsageError(f"the dialects {request.dialect!r:.60} are not names joined by commas, each of them once")
     if kind not in _KINDS:
-        raise UsageError(f"a job of the kind {kind} is of one dialect; name one of {', '.join(names)}")
+        raise UsageError(f"a job of the kind {kind} is of one dialect; name one of {', '.join(request.dialects)}")
     if request.more_shapes:
         raise UsageError("a file is for several shapes, or the fastest of several dialects; name one --dialect")
     if request.on:
