@@ -223,7 +223,7 @@ def suite(
 
     from tunery.cli import bench
     from tunery.cli.tune import watched
-    from tunery.runtime.spec import thread_count
+    from tunery.runtime import thread_count
     from tunery.service.session import Session
 
     request = options.make_request(

@@ -17,7 +17,7 @@ from tunery._errors import WorkError
 from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.domain import Budget, Rung, Task
 from tunery.domain.request import FillPolicy, Latency, Request, TuneReport
-from tunery.runtime.spec import thread_count
+from tunery.runtime import thread_count
 from tunery.service.session import bench, compile_model, tune
 from tunery.store import open_store
 

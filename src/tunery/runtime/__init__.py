@@ -1,8 +1,8 @@
 """Workers on hosts: pools of them, the services they run, and the scheduler that says when each stage may run."""
 
 from tunery._environments import check_environment
-from tunery._errors import CrashError, DeadlineError, EngineError
-from tunery.devices.cpu.placement import granted_bytes
+from tunery._errors import CrashError, DeadlineError, EngineError, UsageError
+from tunery.devices.cpu.placement import granted_bytes, granted_cores
 from tunery.dialects import get_dialect
 from tunery.domain import Environment, Measurement, Outcome
 from tunery.engines import Role
@@ -47,6 +47,18 @@ def worker_bytes(role: Role, granted: int | None = None) -> int:
     """
     part, most = _PARTS[role]
     return max(_LEAST, min(most, (granted_bytes() if granted is None else granted) // part))
+
+
+def thread_count(threads: int, granted: int | None = None) -> int:
+    """Return the kernels' thread count; 0 means all usable cores, of this machine or `granted` of another.
+
+    Raises:
+        UsageError: the machine has fewer cores, or the number is negative.
+    """
+    usable = granted_cores() if granted is None else granted
+    if not 0 <= threads <= usable:
+        raise UsageError(f"{threads} threads on {usable} usable cores; use at most {usable}")
+    return threads or usable
 
 
 def failure(error: EngineError) -> Measurement:

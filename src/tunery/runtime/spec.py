@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tunery._errors import UsageError
 from tunery.devices import device_class
-from tunery.devices.cpu.placement import granted_cores
 from tunery.dialects import get_dialect
 from tunery.domain.request import Request
+from tunery.runtime import thread_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,3 @@ class RuntimeSpec:
     def label(self) -> str:
         """What follows the names of its workers and resources."""
         return f"@{self.dialect}/{self.threads}{'/full' if self.full_length else ''}{self.on and f'/{self.on}'}"
-
-
-def thread_count(threads: int, granted: int | None = None) -> int:
-    """Return the kernels' thread count; 0 means all usable cores, of this machine or `granted` of another.
-
-    Raises:
-        UsageError: the machine has fewer cores, or the number is negative.
-    """
-    usable = granted_cores() if granted is None else granted
-    if not 0 <= threads <= usable:
-        raise UsageError(f"{threads} threads on {usable} usable cores; use at most {usable}")
-    return threads or usable
