@@ -2,10 +2,10 @@
 
     python benchmarks/iree_networks.py [--budget 10min] [--networks squeezenet1_1,bert-tiny] [--threads 1]
 
-It needs `tunery dialects install iree`. Without --networks it takes six that were drawn from the 49 convolutional ones of
-less than 140 million parameters (`random.Random(35).sample`) before the rules were made, and not looked at for them. Each
-row is added to --json as a line when it is known, with the load of the machine (runnable processes for each core) before
-and after; --table prints the table of that file alone.
+It needs `tunery dialects install iree`. Without --networks it takes six that were drawn from 49 convolutional ones, by
+`random.Random(35).sample`, before the rules were made, and not looked at for them. Each row is added to --json as a
+line when it is known, with the load of the machine (runnable processes for each core) before and after; --table prints
+the table of that file alone.
 """
 
 import argparse

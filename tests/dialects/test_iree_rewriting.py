@@ -25,7 +25,10 @@ def saved(
     version: int = 17,
 ) -> Path:
     """Write a model from an image `x` to `y`, with random weights of these shapes."""
-    arrays = [numpy_helper.from_array(RNG.standard_normal(shape).astype("f4"), name) for name, shape in weights.items()]
+    arrays = [
+        numpy_helper.from_array((RNG.standard_normal(shape) ** (2 if name == "variance" else 1)).astype("f4"), name)
+        for name, shape in weights.items()
+    ]
     values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, image)]
     results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "g", values, results, arrays)
@@ -86,18 +89,23 @@ def test_convolutions_of_3x3_take_fewer_products(
 
 
 @FEW
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(5, 11), st.booleans())
-def test_a_pool_is_the_same_as_maxima_of_slices(
-    tmp_path: Path, size: int, step: int, pad: int, width: int, ceil: bool
+@given(
+    st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(5, 11), st.booleans(),
+    st.sampled_from([{}, {"count_include_pad": 0}, {"count_include_pad": 1}]),
+)  # fmt: skip
+def test_a_pool_is_the_same_as_maxima_or_sums_of_slices(
+    tmp_path: Path, size: int, step: int, pad: int, width: int, ceil: bool, average: dict[str, int]
 ) -> None:
     pad = min(pad, size - 1)
+    kind = "AveragePool" if average else "MaxPool"
+    assume(not (ceil and average.get("count_include_pad")))  # tools do not agree on what is counted there
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[size, size], strides=[step, step], pads=[pad] * 4,
-                         ceil_mode=int(ceil)),
+        helper.make_node(kind, ["c"], ["y"], kernel_shape=[size, size], strides=[step, step], pads=[pad] * 4,
+                         ceil_mode=int(ceil), **average),
     ]  # fmt: skip
     other = check(saved(tmp_path / "model.onnx", nodes, (1, 8, 9, width), {"w": (4, 8, 1, 1)}))
-    assert ceil or "MaxPool" not in kinds(other)
+    assert ceil or kind not in kinds(other)
 
 
 @FEW
@@ -115,12 +123,14 @@ def test_what_is_between_convolutions_stays_channels_last(tmp_path: Path, versio
         helper.make_node("Mul", ["k2", "gate"], ["m"]),
         helper.make_node("Mul", ["m", "scale"], ["s"]),
         helper.make_node("Add", ["s", "x"], ["a"]),
-        helper.make_node("Concat", ["a", "r1"], ["all"], axis=1),
-        helper.make_node("AveragePool", ["all"], ["p"], kernel_shape=[2, 2]),
+        helper.make_node("BatchNormalization", ["a", "b1", "b1", "b1", "variance"], ["n"]),
+        helper.make_node("Concat", ["n", "r1"], ["all"], axis=1),
+        helper.make_node("LpPool", ["all"], ["p"], kernel_shape=[2, 2]),
         helper.make_node("Flatten", ["p"], ["y"]),
     ]
     weights = {
         "w1": (8, 8, 3, 3), "b1": (8,), "w2": (8, 1, 3, 3), "w3": (8, 8, 1, 1), "low": (), "scale": (8, 1, 1),
+        "variance": (8,),
     }  # fmt: skip
     other = check(saved(tmp_path / "model.onnx", nodes, (2, 8, 6, 5), weights, version))
     assert [node.op_type for node in onnx.load(other).graph.node].count("Transpose") == 2, "one to it, one behind it"

@@ -9,7 +9,7 @@ element by element, stays channels last, too.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,13 @@ class _Rewriting:
             made = None if None in operands else self._add(node.op_type, [one for one in operands if one], **given)
         elif node.op_type == "Concat" and given["axis"] in {1, -3}:
             made = self._add("Concat", [self._last(name) for name in inputs], axis=3)
+        elif node.op_type == "BatchNormalization" and set(inputs[1:]) <= self._constants.keys():
+            scale, shift, mean, variance = (numpy_helper.to_array(self._constants[name]) for name in inputs[1:])
+            factors = scale / np.sqrt(variance + given.get("epsilon", 1e-5))
+            made = self._add("Mul", [self._last(inputs[0]), self._constant(factors.astype(np.float32))])
+            made = self._add("Add", [made, self._constant((shift - mean * factors).astype(np.float32))])
+        elif node.op_type == "AveragePool":
+            made = self._average(node, given)
         elif node.op_type == "GlobalAveragePool":
             axes = {"axes": [1, 2]} if self._version < _AXES_GIVEN else {}
             more = [] if axes else [self._constant(np.array([1, 2]))]
@@ -215,6 +222,24 @@ class _Rewriting:
             return None
         batch, channels = self._shapes[windows.name][:2]
         return self._reshaped(self._add("Max", self._places(windows, -np.inf)), (batch, *windows.out, channels))
+
+    def _average(self, node: onnx.NodeProto, given: Mapping[str, Any]) -> str | None:
+        windows, padded = self._windows(node), bool(given.get("count_include_pad"))
+        if windows is None or (padded and given.get("ceil_mode")):
+            return None
+        sizes = self._shapes[windows.name]
+        seen = []
+        for n, k, step, pad, had in zip(windows.out, windows.size, windows.steps, windows.pads, sizes[2:], strict=True):
+            begins = np.arange(n) * step - pad
+            seen.append(np.minimum(begins + k, had) - np.maximum(begins, 0))
+        if min(one.min() for one in seen) < 1:
+            return None
+        shares = 1 / (math.prod(windows.size) * np.ones(windows.out) if padded else np.outer(*seen))
+        total, *others = self._places(windows, 0.0)
+        for place in others:
+            total = self._add("Add", [total, place])
+        total = self._reshaped(total, (sizes[0], *windows.out, sizes[1]))
+        return self._add("Mul", [total, self._constant(shares.astype(np.float32)[:, :, None])])
 
     def _windows(self, node: onnx.NodeProto) -> "_Windows | None":
         """Return what a node's windows are, None where they are none of an image, or have gaps."""
