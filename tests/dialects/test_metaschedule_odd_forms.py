@@ -23,6 +23,26 @@ ELSEWHERE: list[Node] = [
     ("LpPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1, "p": 3}, 1),
     ("ReduceMean", [RNG.integers(-9, 9, (2, 3)).astype(np.int32), [np.array([-1])]], {"keepdims": 0}, 1),
 ]
+EDGES = np.resize(np.array([0.5, np.nan, -2, np.inf, 0, 7, -np.inf, -0.25], np.float32), 37)
+OTHERS = EDGES[::-1].copy()
+BOUNDS = [np.float32(0)], [np.float32(6)]
+UNARY = [
+    "Relu", "Elu", "Selu", "LeakyRelu", "Sign", "HardSigmoid", "HardSwish", "Sigmoid", "Tanh", "Softplus", "Softsign",
+    "Celu", "Erf", "Exp", "Sqrt", "Abs", "Floor", "Round", "Reciprocal", "Neg", "Mish", "Softmax",
+]  # fmt: skip
+NANS: list[Node] = [(operator, [EDGES], {}, 1) for operator in UNARY]
+for kind in (np.float32, np.float64, np.float16):
+    edges, others, (low, high) = EDGES.astype(kind), OTHERS.astype(kind), ([one.astype(kind)] for [one] in BOUNDS)
+    NANS += [
+        (operator, [edges, *more], {}, 1) for operator in ("Max", "Min") for more in ([others], [low], [others, high])
+    ]
+    NANS += [("Relu", [edges], {}, 1), ("Sign", [edges], {}, 1), ("Clip", [edges, low, high], {}, 1)]
+
+
+def test_nan_and_infinities_go_through_elements_as_in_onnx_runtime(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    assert not compare(NANS, dialect, target, tmp_path)
 
 
 def test_what_the_compiler_gets_wrong_runs_in_onnx_runtime(dialect: Dialect, target: Target, tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ def _type(spec: TensorSpec, *, ranked: bool) -> Any:
 
 _RULES: dict[str, Convert] = {
     "Sum": elements.chain(relax.op.add),
-    "Max": elements.chain(relax.op.maximum),
-    "Min": elements.chain(relax.op.minimum),
+    "Max": elements.extreme(relax.op.maximum, relax.op.greater),
+    "Min": elements.extreme(relax.op.minimum, relax.op.less),
     "Mean": elements.mean_of_many,
     "IsInf": elements.is_inf,
     "IsNaN": elements.is_nan,
@@ -133,6 +133,7 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
     "Pow": elements.power,
+    "Sign": elements.sign,
     "OneHot": arrays.one_hot,
     "MatMulInteger": products.integer_matmul,
     "RMSNormalization": norms.rms_norm,

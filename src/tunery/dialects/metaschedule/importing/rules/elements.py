@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.importing.rules.common import Convert, const_like, dtype_of, emit, shape_of
+from tunery.dialects.metaschedule.importing.rules.common import Convert, const_like, dtype_of, emit, emitter, shape_of
 
 
 def chain(operator: Callable[[Any, Any], Any]) -> Convert:
@@ -18,6 +18,32 @@ def chain(operator: Callable[[Any, Any], Any]) -> Convert:
         return functools.reduce(lambda left, right: emit(builder, operator(left, right)), inputs)
 
     return rule
+
+
+def extreme(bound: Callable[[Any, Any], Any], before: Callable[[Any, Any], Any]) -> Convert:
+    """Return the rule of Max or Min: `bound` with a constant, else what comes `before` the other, or NaN."""
+
+    def two(builder: Any, left: Any, right: Any) -> Any:
+        run = emitter(builder)
+        if isinstance(left, tvm.ir.GenericConst):
+            left, right = right, left
+        if "float" not in dtype_of(left) or (isinstance(right, tvm.ir.GenericConst) and right.value.numpy().size == 1):
+            return run(bound(left, right))
+        unordered = run(relax.op.where(run(before(right, left)), right, run(relax.op.add(left, right))))
+        equal = run(relax.op.where(run(relax.op.equal(left, right)), left, unordered))
+        return run(relax.op.where(run(before(left, right)), left, equal))
+
+    return lambda builder, inputs, _: functools.reduce(functools.partial(two, builder), inputs)
+
+
+def sign(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Return the sign of a floating-point number, NaN of NaN; None for others, and for half precision."""
+    (x,) = inputs
+    if dtype_of(x) not in {"float32", "float64"}:
+        return None
+    negative = emit(builder, relax.op.less(x, const_like(0, x)))
+    rest = emit(builder, relax.op.where(negative, const_like(-1, x), x))
+    return relax.op.where(emit(builder, relax.op.greater(x, const_like(0, x))), const_like(1, x), rest)
 
 
 def mean_of_many(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
