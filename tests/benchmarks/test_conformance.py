@@ -10,11 +10,13 @@ from onnx import TensorProto, helper
 SAMPLE = (
     "test_attention_4d",
     "test_center_crop_pad_crop",
+    "test_cumsum_2d_axis_0",
     "test_gather_elements_negative_indices",
     "test_gru_defaults",
     "test_gru_seq_length",
     "test_gru_with_initial_bias",
     "test_identity",
+    "test_onehot_negative_indices",
     "test_isinf",
     "test_isinf_negative",
     "test_layer_normalization_3d_axis1_epsilon",
@@ -26,7 +28,9 @@ SAMPLE = (
     "test_rnn_seq_length",
     "test_rotary_embedding",
     "test_simple_rnn_defaults",
+    "test_sce_NCd1_mean_weight_negative_ii_log_prob",
     "test_sum_example",
+    "test_tensorscatter_circular",
     "test_tile",
 )
 

@@ -13,13 +13,31 @@ pytestmark = pytest.mark.tvm
 RNG = np.random.default_rng(0)
 PLANES = RNG.standard_normal((1, 4, 5, 2)).astype(np.float32)
 BLOCK = RNG.standard_normal((4, 5, 6)).astype(np.float32)
+WEIGHTS = [RNG.standard_normal((4, 3, 3, 2)).astype(np.float32)]
 INDICES = np.array([[0, -1], [2, 5]])
 VALUES = [np.array([-1, 7], np.float32)]
 NATIVE: list[Node] = [("OneHot", [INDICES, [np.array(4)], VALUES], {"axis": axis}, 1) for axis in (0, 1, -1)]
 NATIVE.append(("ThresholdedRelu", [np.array([-np.inf, -1, 0.3, 2, np.inf], np.float32)], {"alpha": 0.5}, 1))
+for sizes, attributes in (
+    ([1, 2, 2, 1], {"mode": "linear"}), ([1, 1, 1.3, 1.7], {"mode": "nearest", "nearest_mode": "ceil"}),
+    ([0.5, 0.6], {"mode": "linear", "axes": [2, 3], "antialias": 1}),
+    ([1, 1, 1.3, 2], {"mode": "cubic", "exclude_outside": 1, "coordinate_transformation_mode": "align_corners"}),
+):  # fmt: skip
+    NATIVE.append(("Resize", [PLANES, None, [np.array(sizes, np.float32)]], attributes, 1))
+for operator in ("AveragePool", "MaxPool"):
+    strides = {"kernel_shape": [3, 2], "strides": [2, 1], "dilations": [2, 1]}
+    NATIVE += [(operator, [PLANES], {**strides, "auto_pad": side}, 1) for side in ("SAME_LOWER", "SAME_UPPER")]
+NATIVE += [
+    ("MaxPool", [PLANES], {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [0, 0, 1, 1], "ceil_mode": 1}, 1),
+    ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 3], "output_shape": [9, 5]}, 1),
+    ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 1], "auto_pad": "SAME_LOWER"}, 1),
+    ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 2], "auto_pad": "SAME_LOWER", "output_padding": [1, 1]}, 1),
+    ("CumSum", [BLOCK, [np.array(1)]], {"exclusive": 1, "reverse": 1}, 1),
+    ("Dropout", [BLOCK], {}, 2),
+    ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
+]
 ELSEWHERE: list[Node] = [
     ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),
-    ("Resize", [PLANES, None, [np.array([1, 2, 2, 1], np.float32)]], {"mode": "linear"}, 1),
     ("LpPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1, "p": 3}, 1),
     ("ReduceMean", [RNG.integers(-9, 9, (2, 3)).astype(np.int32), [np.array([-1])]], {"keepdims": 0}, 1),
 ]

@@ -5,7 +5,10 @@ from onnx import defs, inliner
 
 from tunery.models.onnx._file import STANDARD
 
-_EXPANDED = frozenset({"Attention", "CenterCropPad", "RotaryEmbedding"})
+_EXPANDED = frozenset(
+    {"Attention", "Celu", "CenterCropPad", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss"}
+    | {"Swish"}
+)
 _DOMAIN = "tunery.expanded"
 
 
@@ -32,8 +35,9 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
             node.domain, node.op_type, replaced = _DOMAIN, function.name, True
     if not replaced:
         return model
-    model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
-    return inliner.inline_local_functions(model, convert_version=True)
+    if all(entry.domain != _DOMAIN for entry in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+    return expand(inliner.inline_local_functions(model, convert_version=True))  # functions may hold such operators
 
 
 def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:

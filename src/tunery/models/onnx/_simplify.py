@@ -18,6 +18,7 @@ from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
 from tunery.models.onnx._expand import expand
 from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, no_numbers
 from tunery.models.onnx._fold import fold
+from tunery.models.onnx._pads import write_pads
 from tunery.models.onnx._unfuse import unfuse
 
 _SILENT = 4
@@ -82,6 +83,9 @@ def simplify(
     check_size(result, _MOST_NODES, "the simplified model")
     _tidy(result)
     inferred = _inferred(result)
+    while write_pads(inferred):
+        _forget_sizes(inferred.graph)
+        inferred = _inferred(inferred)
     _complete(inferred, {*values, *elsewhere}, ranks)
     _check_channels(inferred)
     _check_outputs(inferred)
@@ -135,6 +139,12 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         if tensor.name in values:
             tensor.raw_data = values.pop(tensor.name)
     return inferred
+
+
+def _forget_sizes(graph: onnx.GraphProto) -> None:
+    del graph.value_info[:]
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
 
 
 def _tell_shapes(graph: onnx.GraphProto) -> bool:

@@ -33,6 +33,7 @@ _NARROW = frozenset(
     for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1")
 )
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
+_TRUTH_OPSET = 10  # since when a mask has truth values
 _ALIGNED_OPSET = 16  # since when regions are moved by half a pixel, if nothing else is said
 _SMALL_ISLAND = 16
 _FEW = 1024
@@ -123,8 +124,8 @@ _NORM = "BatchNormalization"
 def _dropout(graph: Graph, node: onnx.NodeProto) -> str:
     if node.op_type != "Dropout":
         return ""
-    if len(node.output) > 1 and node.output[1]:
-        return "its mask is asked for"
+    if len(node.output) > 1 and node.output[1] and graph.opset < _TRUTH_OPSET:
+        return "its mask has another type"
     mode = node.input[2] if len(node.input) > 2 else ""
     if not mode:
         return ""
@@ -154,32 +155,18 @@ def _pools(_: Graph, node: onnx.NodeProto) -> str:
         return "its indices are asked for"
     if node.op_type == "LpPool" and attribute(node, "ceil_mode", 0):
         return "TVM rounds its sizes down"
-    dilated = any(step != 1 for step in attribute(node, "dilations", ()))
-    return "TVM does not know its dilations" if dilated and node.op_type != "MaxPool" else ""
+    return ""
 
 
 def _resize(graph: Graph, node: onnx.NodeProto) -> str:
     if node.op_type not in {"Resize", "Upsample"}:
         return ""
-    for name in ("antialias", "exclude_outside"):
-        if attribute(node, name, 0):
-            return f"TVM does not know its {name}"
-    if attribute(node, "axes") or attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "TVM does not know its axes"
+    if attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "TVM does not know its policy"
     if attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
         return "TVM does not know its region"
-    given, made = graph.shape(node.input[0]) or (), graph.shape(node.output[0]) or ()
-    if len(given) > 2 and given[:2] != made[:2]:
-        return "TVM resizes behind the channels only"
-    scales = _scales(graph, node)
-    exact = [abs(size * scale - new) < 1e-6 for size, scale, new in zip(given, scales, made, strict=False)]
-    return "" if all(exact) else "its scales give sizes that are no whole numbers"
-
-
-def _scales(graph: Graph, node: onnx.NodeProto) -> list[float]:
-    at = 1 if node.op_type == "Upsample" or graph.opset < 11 else 2
-    constant = graph.constants.get(node.input[at]) if len(node.input) > at else None
-    return [] if constant is None else [float(scale) for scale in numpy_helper.to_array(constant).reshape(-1)]
+    exact = attribute(node, "mode", "nearest") != "nearest" and graph.element_type(node.input[0]) not in _FLOATS
+    return "TVM does not round between integers as it does" if exact else ""
 
 
 def _regions(graph: Graph, node: onnx.NodeProto) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 from onnx.external_data_helper import uses_external_data
 
-from tunery.dialects.metaschedule._tvm import relax
+from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.integers import quantised
 from tunery.dialects.metaschedule.importing.mapped import tensor_of
-from tunery.dialects.metaschedule.importing.rules import arrays, attention, elements, norms, products
+from tunery.dialects.metaschedule.importing.rules import arrays, attention, elements, norms, products, resizing
 from tunery.dialects.metaschedule.importing.rules.common import Convert, emit
 from tunery.dialects.metaschedule.importing.rules.recurrent import recurrent
 from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
@@ -111,7 +111,10 @@ _RULES: dict[str, Convert] = {
     "Tile": arrays.tile,
     "Col2Im": arrays.column_to_image,
     "Det": arrays.determinant,
-    "CumProd": arrays.cumulative_product,
+    "CumProd": arrays.cumulative(tvm.topi.cumprod),
+    "CumSum": arrays.cumulative(tvm.topi.cumsum),
+    "Dropout": arrays.dropout,
+    "TensorScatter": arrays.tensor_scatter,
     "QLinearMatMul": products.quantised_matmul,
     "FusedMatMul": products.fused_matmul,
     "FusedGemm": products.fused_gemm,
@@ -135,6 +138,9 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "Pow": elements.power,
     "Sign": elements.sign,
     "OneHot": arrays.one_hot,
+    "ReduceMax": arrays.extreme_of_truths(largest=True),
+    "ReduceMin": arrays.extreme_of_truths(largest=False),
+    "Resize": resizing.resize,
     "MatMulInteger": products.integer_matmul,
     "RMSNormalization": norms.rms_norm,
 }

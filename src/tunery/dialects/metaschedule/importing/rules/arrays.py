@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,16 +95,47 @@ def determinant(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
     return builder.call_te(found, x, primfunc_name_hint="determinant")
 
 
-def cumulative_product(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Multiply along an axis, from its other end if `reverse`; without the element itself if `exclusive`."""
-    x, axis = inputs
-    if not isinstance(axis, tvm.ir.GenericConst):
-        raise DialectError("CumProd has an axis that is computed")
-    place, run = int(axis.value.numpy().reshape(-1)[0]), emitter(builder)
-    reverse = bool(attributes.get("reverse", 0))
-    x = run(relax.op.flip(x, place)) if reverse else x
-    made = run(builder.call_te(tvm.topi.cumprod, x, place, dtype_of(x), bool(attributes.get("exclusive", 0))))
-    return relax.op.flip(made, place) if reverse else made
+def cumulative(combined: Callable[..., Any]) -> Convert:
+    """Return the rule of CumSum or CumProd: from the other end if `reverse`, each element left out if `exclusive`."""
+
+    def rule(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        x, axis = inputs
+        if not isinstance(axis, tvm.ir.GenericConst):
+            raise DialectError("a cumulative operator has an axis that is computed")
+        place, run = int(axis.value.numpy().reshape(-1)[0]), emitter(builder)
+        reverse = bool(attributes.get("reverse", 0))
+        x = run(relax.op.flip(x, place)) if reverse else x
+        made = run(builder.call_te(combined, x, place, dtype_of(x), bool(attributes.get("exclusive", 0))))
+        return relax.op.flip(made, place) if reverse else made
+
+    return rule
+
+
+def tensor_scatter(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Put new steps in the place of some of a cache, from an index of each batch on; `circular`: around its end."""
+    past, update, starts = (*inputs, None)[:3]
+    sizes, steps = shape_of(past, "TensorScatter"), shape_of(update, "TensorScatter")
+    axis = int(attributes.get("axis", -2)) % len(sizes)
+    around = text_of(attributes.get("mode", "linear")) == "circular"
+    starts = relax.const(np.zeros(sizes[0], np.int64)) if starts is None else starts
+
+    def placed(past: Any, update: Any, starts: Any) -> Any:
+        def value(*at: Any) -> Any:
+            place = at[axis] - starts[at[0]].astype("int64")
+            place = tvm.tirx.floormod(place, sizes[axis]) if around else place
+            new = tvm.tirx.all(place >= 0, place < steps[axis])
+            return tvm.tirx.if_then_else(new, update(*at[:axis], place, *at[axis + 1 :]), past(*at))
+
+        return tvm.te.compute(sizes, value, "tensor_scatter")
+
+    return builder.call_te(placed, past, update, starts, primfunc_name_hint="tensor_scatter")
+
+
+def dropout(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return the input, and a mask that leaves out nothing."""
+    x = inputs[0]
+    kept = relax.op.ones(shape_of(x, "Dropout"), "bool")
+    return x if int(attributes.get("tvm_custom", {}).get("num_outputs", 1)) == 1 else relax.Tuple([x, kept])
 
 
 def top(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -206,6 +237,9 @@ def extreme(*, largest: bool) -> Convert:
 
     def rule(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         x, given = (*inputs, None)[:2]
+        if dtype_of(x) == "bool":
+            made = rule(builder, [emit(builder, relax.op.astype(x, "int8")), given], attributes)
+            return relax.op.astype(emit(builder, made), "bool")
         if given is not None and not isinstance(given, tvm.ir.GenericConst):
             raise DialectError("an extreme has axes that are computed")
         axes = attributes.get("axes", ()) if given is None else given.value.numpy().reshape(-1)
@@ -231,3 +265,11 @@ def extreme(*, largest: bool) -> Convert:
         return builder.call_te(found, x, primfunc_name_hint="max" if largest else "min")
 
     return rule
+
+
+def extreme_of_truths(*, largest: bool) -> Convert:
+    """Return the rule of an extreme of truth values; None for others."""
+    rule = extreme(largest=largest)
+    return lambda builder, inputs, attributes: (
+        rule(builder, inputs, attributes) if dtype_of(inputs[0]) == "bool" else None
+    )
