@@ -32,6 +32,7 @@ NATIVE += [
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 3], "output_shape": [9, 5]}, 1),
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 1], "auto_pad": "SAME_LOWER"}, 1),
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 2], "auto_pad": "SAME_LOWER", "output_padding": [1, 1]}, 1),
+    ("Equal", [INDICES > 0, INDICES < 2], {}, 1),
     ("CumSum", [BLOCK, [np.array(1)]], {"exclusive": 1, "reverse": 1}, 1),
     ("Dropout", [BLOCK], {}, 2),
     ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),

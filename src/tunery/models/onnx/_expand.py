@@ -1,4 +1,6 @@
-"""Operators that are replaced by the function that ONNX itself defines them by: compilers know its parts."""
+"""Functions in the place of their calls, the model's own and those that ONNX defines operators by: compilers know their
+parts.
+"""
 
 import onnx
 from onnx import defs, inliner
@@ -13,31 +15,33 @@ _DOMAIN = "tunery.expanded"
 
 
 def expandable(model: onnx.ModelProto) -> list[str]:
-    """Return the operators that `expand` would replace, in order."""
-    return sorted({node.op_type for node in _nodes(model)})
+    """Return the operators and the functions that `expand` would replace, in order."""
+    return sorted({node.op_type for node in _nodes(model)} | {function.name for function in model.functions})
 
 
 def expand(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with each such operator's function in its place; one without a function stays as it is."""
+    """Return the model with each such function in its place; an operator without one stays as it is."""
     nodes = _nodes(model)
     opset = next((entry.version for entry in model.opset_import if entry.domain in STANDARD), 0)
-    if not nodes:
-        return model
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    types = {tensor.name: _type_of(tensor) for tensor in graph.initializer}
-    types.update({value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)})
-    replaced = False
+    if nodes:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+        types = {tensor.name: _type_of(tensor) for tensor in graph.initializer}
+        types.update({value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)})
     for number, node in enumerate(nodes):
         function = _function(node, opset, types)
         if function is not None:
             function.domain, function.name = _DOMAIN, f"{node.op_type}_{number}"
             model.functions.append(function)
-            node.domain, node.op_type, replaced = _DOMAIN, function.name, True
-    if not replaced:
+            node.domain, node.op_type = _DOMAIN, function.name
+    if not model.functions:
         return model
     if all(entry.domain != _DOMAIN for entry in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
-    return expand(inliner.inline_local_functions(model, convert_version=True))  # functions may hold such operators
+    try:
+        inlined = inliner.inline_local_functions(model, convert_version=True)
+    except Exception:  # noqa: BLE001 - of other versions than the model's: ONNX Runtime runs them as they are
+        return model
+    return model if inlined.functions else expand(inlined)  # functions may hold such operators
 
 
 def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:

@@ -135,6 +135,7 @@ _RULES: dict[str, Convert] = {
 _SPECIAL_RULES: dict[str, Convert] = {
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
+    "Equal": elements.equal,
     "Pow": elements.power,
     "Sign": elements.sign,
     "OneHot": arrays.one_hot,

@@ -36,6 +36,13 @@ def extreme(bound: Callable[[Any, Any], Any], before: Callable[[Any, Any], Any])
     return lambda builder, inputs, _: functools.reduce(functools.partial(two, builder), inputs)
 
 
+def equal(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Compare truth values, which LLVM's comparison refuses; None for others."""
+    if dtype_of(inputs[0]) != "bool":
+        return None
+    return relax.op.logical_not(emit(builder, relax.op.logical_xor(*inputs)))
+
+
 def sign(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
     """Return the sign of a floating-point number, NaN of NaN; None for others, and for half precision."""
     (x,) = inputs
