@@ -1,16 +1,14 @@
 """The way to CUDA: its driver, the first GPU, and a context and a stream of it."""
 
 import os
-import resource
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from tunery._errors import DeviceLostError, DialectError
 from tunery._extras import pip_install
+from tunery.devices.addresses import room_for_addresses
 
 NO_DRIVER = "there is no CUDA driver: install that of the GPU, which `nvidia-smi` shows"
 _NO_GPU = "there is no GPU for CUDA: `nvidia-smi` lists those that the driver sees, CUDA_VISIBLE_DEVICES may hide them"
@@ -69,7 +67,7 @@ def find() -> Gpu:
     except ImportError as error:
         raise DialectError(no_library()) from error
     try:
-        with _room_for_addresses():
+        with room_for_addresses():
             (status,) = cu.cuInit(0)
     except RuntimeError as error:  # the package finds no driver to load
         raise DialectError(NO_DRIVER) from error
@@ -87,31 +85,6 @@ def find() -> Gpu:
     found = Gpu(cu, ordinal, name, "", _version(version))
     major, minor = (found.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
     return Gpu(cu, ordinal, name, f"sm_{major}{minor}", found.driver)
-
-
-@contextmanager
-def _room_for_addresses() -> Iterator[None]:
-    """Let the driver take addresses beyond this process's limit, which is higher by as much afterwards.
-
-    It takes some for all memory of the GPU and of the host, and hardly any memory.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY:
-        yield
-        return
-    before = _address_bytes()
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    try:
-        yield
-    finally:
-        limit = soft + max(0, _address_bytes() - before)
-        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _address_bytes() -> int:
-    import psutil
-
-    return int(psutil.Process().memory_info().vms)
 
 
 def _version(number: int) -> str:
@@ -162,7 +135,7 @@ def connect() -> Connection:
     """
     gpu = find()
     cu = gpu.cu
-    with _room_for_addresses():
+    with room_for_addresses():
         context = done(cu.cuDevicePrimaryCtxRetain(gpu.ordinal))
     done(cu.cuCtxSetCurrent(context))
     return Connection(gpu, context, done(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)))

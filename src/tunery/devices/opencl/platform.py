@@ -8,6 +8,7 @@ from typing import Any
 from tunery._errors import DialectError
 from tunery._extras import pip_install
 from tunery._settings import cache_directory
+from tunery.devices.addresses import room_for_addresses
 
 NO_PLATFORM = (
     "there is no OpenCL platform: install one, for example PoCL (Debian, Ubuntu: apt-get install pocl-opencl-icd)"
@@ -38,7 +39,9 @@ class Connection:
 
 @cache
 def connect() -> Connection:
-    """Open the first device, once in a process; PoCL starts its threads here, on the cores that the process may use.
+    """Open the first GPU, or else the first device, once in a process.
+
+    PoCL starts its threads here, on the cores that the process may use.
 
     Raises:
         DialectError: there is none; the message says what to install.
@@ -53,12 +56,14 @@ def connect() -> Connection:
         import pyopencl as cl
     except ImportError as error:
         raise DialectError(no_library()) from error
-    try:
-        device = next((one for platform in cl.get_platforms() for one in platform.get_devices()), None)
-    except cl.Error:
-        device = None
-    if device is None:
-        raise DialectError(NO_PLATFORM)
-    context = cl.Context([device])
-    queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+    with room_for_addresses():  # without it, that of a GPU would say nothing of itself, and another be taken
+        try:
+            devices = [one for platform in cl.get_platforms() for one in platform.get_devices()]
+        except cl.Error:
+            devices = []
+        if not devices:
+            raise DialectError(NO_PLATFORM)
+        device = next((one for one in devices if one.type & cl.device_type.GPU), devices[0])
+        context = cl.Context([device])
+        queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
     return Connection(cl, device, context, queue)

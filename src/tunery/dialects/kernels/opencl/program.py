@@ -134,6 +134,13 @@ class OpenClKernel(BuiltKernel):
         self._map()
         self._called = False
 
+    def __del__(self) -> None:
+        """Let the buffers go before the host's arrays, where a device with memory of its own writes what they held."""
+        if hasattr(self, "_maps"):
+            self._unmap()
+            for one in (*self._parts.values(), *self._whole.values()):
+                one.release()
+
     def _map(self) -> None:
         cl = self._to.cl
         both = cl.map_flags.READ | cl.map_flags.WRITE
