@@ -91,7 +91,7 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
     if file.origin is None:
         yield "origin", "not told: an earlier version of tunery wrote it"
     else:
-        yield from _origin(file.origin)
+        yield from _origin(file.origin, whole=file.dialect == "onnxruntime")
     if verbose:
         yield from (("candidate", f"{key}  {used or 'compiler-default'}") for key, used in file.coverage.items())
     yield (
@@ -134,7 +134,7 @@ def _use(one: "CompiledFile", chosen: "CompiledFile") -> str:
     return "  used here" if one is chosen else "  not used: another is better here"
 
 
-def _origin(origin: "Origin") -> Iterator[tuple[str, str]]:
+def _origin(origin: "Origin", *, whole: bool) -> Iterator[tuple[str, str]]:
     yield "written by", f"tunery {origin.tunery}"
     yield "compiler", origin.compiler
     yield "device", f"{origin.device.name}, {origin.device.cores} cores  {origin.device.fingerprint}"
@@ -146,6 +146,8 @@ def _origin(origin: "Origin") -> Iterator[tuple[str, str]]:
         "verified",
         f"{checked.outputs} outputs against {checked.against}, largest deviation {checked.max_abs_error:.3g}"
         if checked
+        else "nothing to compare: ONNX Runtime runs it whole"
+        if whole
         else "not compared with ONNX Runtime",
     )
 
