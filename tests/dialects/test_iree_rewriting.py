@@ -86,6 +86,8 @@ def test_convolutions_of_3x3_take_fewer_products(
     other = check(saved(tmp_path / "model.onnx", [node], (batch, sizes[0], *image), weights))
     shapes = [tuple(one.dims) for one in onnx.load(other).graph.initializer]
     assert (16, *sizes) in shapes, "a product for each of 4x4 values"
+    assert rewrite(tmp_path / "model.onnx", other, winograd=False)
+    assert (9 * sizes[0], sizes[1]) in [tuple(one.dims) for one in onnx.load(other).graph.initializer]
 
 
 @FEW

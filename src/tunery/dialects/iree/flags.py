@@ -21,12 +21,12 @@ SEARCHED: Mapping[str, tuple[str, ...]] = {
     "microkernels": (*FLAGS["im2col-data-tiling"], "--iree-llvmcpu-enable-ukernels=all"),
 }
 """What is tried beside them: IREE's own code for single tiles. It gains on some networks and loses on others."""
-REWRITTEN: Mapping[str, tuple[str, ...]] = {
-    "rewritten": (
-        *FLAGS["im2col-data-tiling"],
-        "--iree-opt-outer-dim-concat=false",  # slices side by side are not to be transposed first
-        # A product that ends in few rows and much behind it is refused otherwise, and its network with it.
-        "--iree-llvmcpu-fail-on-large-vector=false", "--iree-llvmcpu-stack-allocation-limit=131072",
-    ),
-}  # fmt: skip
-"""What is tried of the network as `rewriting` writes it, where that is another one."""
+REWRITTEN = (
+    *FLAGS["im2col-data-tiling"],
+    "--iree-opt-outer-dim-concat=false",  # slices side by side are not to be transposed first
+    # A product that ends in few rows and much behind it is refused otherwise, and its network with it.
+    "--iree-llvmcpu-fail-on-large-vector=false", "--iree-llvmcpu-stack-allocation-limit=131072",
+)  # fmt: skip
+"""What is told of a network that `rewriting` wrote."""
+REWRITINGS: Mapping[str, bool] = {"rewritten": True, "rewritten-direct": False}
+"""How a network is rewritten, where that makes another one: with Winograd's algorithm or without."""

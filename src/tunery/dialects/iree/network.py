@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from filecmp import cmp
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
-from tunery.dialects.iree.flags import FLAGS, REWRITTEN, SEARCHED, TUNED
+from tunery.dialects.iree.flags import FLAGS, REWRITINGS, REWRITTEN, SEARCHED, TUNED
 from tunery.dialects.iree.kernel import Module, numpy_dtype
 from tunery.dialects.iree.rewriting import rewrite
 from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags, import_onnx
@@ -62,9 +63,15 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
     if spec:
         (directory / SPEC).write_text(spec)
         ways[TUNED_NAME] = source, (*TUNED, f"--iree-codegen-tuning-spec-path={directory / SPEC}")
-    if rewrite(Path(network.path), directory / MODEL):
-        import_onnx(directory / MODEL, directory / "rewritten.mlir")
-        ways |= {name: (directory / "rewritten.mlir", flags) for name, flags in REWRITTEN.items()}
+    models: dict[str, Path] = {}
+    for name, winograd in REWRITINGS.items():
+        model = directory / f"{name}.onnx"
+        if not rewrite(Path(network.path), model, winograd=winograd):
+            continue
+        if all(not cmp(model, other, shallow=False) for other in models.values()):
+            models[name] = model
+            import_onnx(model, directory / f"{name}.mlir")
+            ways[name] = directory / f"{name}.mlir", REWRITTEN
     for name, (module, flags) in ways.items():
         path = directory / f"{name}.vmfb"
         try:
@@ -77,8 +84,7 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
         raise DialectError(next(iter(refused.values())))
     times = _timed({name: module for name, module in modules.items() if name not in refused})
     best = min(times, key=lambda name: times[name])
-    model = directory / MODEL if best in REWRITTEN else None
-    return Made(best, ways[best][1], function, directory / f"{best}.vmfb", times, refused, model)
+    return Made(best, ways[best][1], function, directory / f"{best}.vmfb", times, refused, models.get(best))
 
 
 def function_of(source: Path) -> str:

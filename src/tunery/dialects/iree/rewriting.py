@@ -41,9 +41,10 @@ _LARGEST = 10**9
 _MOST_PLACES = 64
 
 
-def rewrite(model: Path, output: Path) -> bool:
+def rewrite(model: Path, output: Path, *, winograd: bool = True) -> bool:
     """Write a model that computes the same, to `output`; return whether there is anything to rewrite.
 
+    Large convolutions of 3x3 take Winograd's algorithm where `winograd` says so.
     What has inner graphs, or weights beside its file, is left as it is.
     """
     if model.stat().st_size > _LARGEST:
@@ -52,7 +53,7 @@ def rewrite(model: Path, output: Path) -> bool:
     version = max((one.version for one in whole.opset_import if one.domain in {"", "ai.onnx"}), default=0)
     inner = any(at.HasField("g") or at.graphs for node in whole.graph.node for at in node.attribute)
     beside = any(one.data_location == onnx.TensorProto.EXTERNAL for one in whole.graph.initializer)
-    if version < _OLDEST or inner or beside or not _Rewriting(whole.graph, version).run():
+    if version < _OLDEST or inner or beside or not _Rewriting(whole.graph, version, winograd=winograd).run():
         return False
     onnx.save(whole, output)
     return True
@@ -77,8 +78,8 @@ class _Windows:
 class _Rewriting:
     """A graph on its way: `lasts` has the channels-last form of a value; those in `missing` have no other form yet."""
 
-    def __init__(self, graph: onnx.GraphProto, version: int) -> None:
-        self._graph, self._version = graph, version
+    def __init__(self, graph: onnx.GraphProto, version: int, *, winograd: bool) -> None:
+        self._graph, self._version, self._has_winograd = graph, version, winograd
         self._constants = {one.name: one for one in graph.initializer}
         self._shapes = {one.name: tuple(one.dims) for one in graph.initializer}
         for one in (*graph.value_info, *graph.input, *graph.output):
@@ -306,7 +307,7 @@ class _Rewriting:
 
     def _is_large(self, windows: "_Windows", weights: _Array) -> bool:
         tiles: int = self._shapes[windows.name][0] * math.prod(-(-n // 2) for n in windows.out)
-        return tiles >= _WINOGRAD_TILES and min(*weights.shape[:2]) >= _WINOGRAD_CHANNELS
+        return self._has_winograd and tiles >= _WINOGRAD_TILES and min(*weights.shape[:2]) >= _WINOGRAD_CHANNELS
 
     def _winograd(self, windows: "_Windows", weights: _Array, bias: Sequence[str]) -> str:
         (batch, channels), kernels = self._shapes[windows.name][:2], weights.shape[0]
