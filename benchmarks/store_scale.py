@@ -4,7 +4,8 @@
 
 Fills an empty database (the server makes the rows; it is not emptied afterwards), then prints how long it takes to find
 the best record and the default of each task of a network of 40 operators, and how many records a second four processes
-store, each with its charge: one at a time, and with 32 waiting in each, as where many measurements end at once.
+store, each with its charge: one at a time, and with 4 and 32 that wait in each, as where measurements of several jobs
+end at once. The bound is for those: who waits for each commit before the next sees how long a commit takes.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from tunery.store import AsyncStore, Charge, Store, open_store
 from tunery.store.database.schema import records as table
 
 BEST_MS, INSERTS_PER_S = 50.0, 1000.0
-_NETWORK, _WRITERS, _WAITING, _ASKED = 40, 4, 32, 15
+_NETWORK, _WRITERS, _WAITING, _ASKED = 40, 4, (4, 32), 15
 _HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
 
 
@@ -54,11 +55,15 @@ def main() -> None:
         print(f"{count:,} records of {len(tasks)} tasks, made in {time.monotonic() - began:.0f} s", flush=True)
         best_ms = 1e3 * statistics.median(_ask(store, tasks[:_NETWORK]) for _ in range(_ASKED))
         _say(f"best of each of {_NETWORK} tasks: {best_ms:.1f} ms", best_ms <= BEST_MS)
-    for waiting in (1, _WAITING):
+    for waiting in (1, *_WAITING):
         with get_context("spawn").Pool(_WRITERS) as pool:
             work = [(arguments.store, number, waiting, arguments.seconds) for number in range(_WRITERS)]
             rate = sum(pool.starmap(_insert, work))
-        _say(f"{_WRITERS} processes, {waiting} waiting in each: {rate:,.0f} records/s", rate >= INSERTS_PER_S)
+        said = f"{_WRITERS} processes, {waiting} waiting in each: {rate:,.0f} records/s"
+        if waiting in _WAITING:
+            _say(said, rate >= INSERTS_PER_S)
+        else:
+            print(f"{said}, {1e3 * _WRITERS / rate:.1f} ms for one", flush=True)
 
 
 def _say(what: str, met: bool) -> None:

@@ -1,6 +1,7 @@
 """Two hosts on one machine: each has directories of its own, and what one has built the other gets by content."""
 
 import asyncio
+import math
 import platform
 import shlex
 import sys
@@ -83,6 +84,29 @@ def test_both_hosts_build_and_one_measures(tmp_path: Path) -> None:
         assert min(sums[FAR].core_s, sums[platform.node()].core_s) > 0.0
     expect_nothing_held(made[0])
     wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+def test_two_agents_find_what_one_host_finds_where_all_is_tried_and_times_are_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def winners(directory: Path, on: str) -> dict[str, str]:
+        directory.mkdir()
+        source = "fake:all?tasks=1&space=4x4x2&noise=0"
+        assert tune(replace(request_in(directory, source, "100trials"), on=on)).job.state is JobState.DONE
+        best: dict[str, tuple[float, str]] = {}
+        for one in records_in(directory, Mode.FINAL):
+            found = one.measurement.latency_s or math.inf, one.candidate.key
+            best[one.candidate.task_key] = min(found, best.get(one.candidate.task_key, found))
+        assert len(raced(directory)) >= 4 * 4 * 2
+        return {task: key for task, (_, key) in best.items()}
+
+    alone = winners(tmp_path / "alone", "")
+    for name in ("near", FAR):
+        (tmp_path / name).mkdir()
+        add_host(name, agent(tmp_path / name))
+    monkeypatch.setenv("TUNERY_BUILD_HERE", "off")
+    assert winners(tmp_path / "agents", FAR) == alone
+    assert len(alone) == 1
 
 
 @pytest.mark.usefixtures("far")

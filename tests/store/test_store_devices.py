@@ -1,6 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from tunery._errors import NothingFoundError
+from tunery.devices.cpu.facts import describe_cpu
+from tunery.domain import DeviceDescription
 from tunery.store import Store, open_store
 
 FACTS = {"model": "EPYC", "caches": [32768, 1 << 20], "nan": float("nan"), "$odd": None}
@@ -30,6 +34,20 @@ def test_machines_of_one_type_are_told_apart_by_host_and_the_last_seen_comes_fir
     assert store.devices.facts("d1") == {"n": 3}
     store.devices.save("d1", {"n": 4}, "host-a")
     assert store.devices.facts("d1") == {"n": 4}
+
+
+def test_processors_of_one_name_with_other_instructions_are_not_of_one_type(store: Store, tmp_path: Path) -> None:
+    def described(flags: str, cores: int) -> DeviceDescription:
+        (tmp_path / "cpuinfo").write_text(f"model name : AMD EPYC\nflags : fpu {flags} hypervisor\n")
+        return describe_cpu(range(cores), tmp_path / "cpuinfo", machine="x86_64")
+
+    mine = described("avx2 avx512f avx512_vnni fma", 8)
+    larger = described("avx2 avx512f avx512_vnni fma", 64)
+    others = (described("avx2 avx512f fma", 8), described("avx2 avx512f avx512_vnni avx512_bf16 fma", 8))
+    for one in (mine, larger, *others):
+        store.devices.save(one.fingerprint, one.as_facts(), "host-a")
+    found = store.devices.compatible(mine.fingerprint, mine.as_facts())
+    assert [one.fingerprint for one in found] == [larger.fingerprint]
 
 
 def test_an_unknown_device_is_named(store: Store) -> None:

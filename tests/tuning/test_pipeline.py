@@ -60,6 +60,16 @@ def test_each_candidate_is_built_or_heard_of_with_what_it_took(tmp_path: Path) -
     in_job(tmp_path, SOME_FAIL, work)
 
 
+def test_a_small_batch_is_shared_out_to_all_builders(tmp_path: Path) -> None:
+    async def work(context: Context, task: Task) -> None:
+        builders = context.runtime.workers(Role.BUILDER)
+        candidates = await proposed(context, task, len(builders))
+        built = await build_all(context, task, candidates, ignore, how=Builds(chunk=len(builders)))
+        assert {one.build.worker for one in built} == set(builders)
+
+    in_job(tmp_path, "fake:small?tasks=1&build_s=0.2", work)
+
+
 def test_of_builds_that_are_cut_short_those_before_were_heard_of(tmp_path: Path) -> None:
     async def work(context: Context, task: Task) -> None:
         candidates, heard = await proposed(context, task, 12), list[BuiltCandidate]()

@@ -5,6 +5,7 @@ result: that they pass in.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +34,7 @@ class BuiltCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """How candidates are built: `chunk` of them on one builder, one after the other, each tried so often.
+    """How candidates are built: at most `chunk` of them on one builder, one after the other, each tried so often.
 
     Each build may take `deadline_s`; None: what any build may.
     """
@@ -84,7 +85,9 @@ async def build_all(  # noqa: PLR0917 - what a batch of builds needs
                     built.append(BuiltCandidate(candidate, result, used))
                     on_built(built[-1])
 
-    await together([some(candidates[i : i + how.chunk]) for i in range(0, len(candidates), how.chunk)])
+    share = math.ceil(len(candidates) / len(context.runtime.workers(Role.BUILDER)))  # no builder is left without any
+    size = max(1, min(how.chunk, share))
+    await together([some(candidates[i : i + size]) for i in range(0, len(candidates), size)])
     return built
 
 
