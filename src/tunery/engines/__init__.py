@@ -3,14 +3,18 @@
 Our own are there by name, others by the entry point group `tunery.engines`.
 """
 
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
 
 from tunery._errors import UsageError
 from tunery.engines._base import Engine, HostControl, HostUse, OnUsage, Role, WorkerSpec
-from tunery.engines.inline import InlineEngine
-from tunery.engines.joined import JoinedEngine
-from tunery.engines.local.engine import LocalEngine
-from tunery.engines.remote.engine import AgentEngine
+
+if TYPE_CHECKING:
+    from tunery.engines.inline import InlineEngine
+    from tunery.engines.joined import JoinedEngine
+    from tunery.engines.local.engine import LocalEngine
+    from tunery.engines.remote.engine import AgentEngine
 
 __all__ = [
     "AgentEngine",
@@ -27,11 +31,24 @@ __all__ = [
 ]
 
 _GROUP = "tunery.engines"
+_CLASSES = {
+    "AgentEngine": "tunery.engines.remote.engine",
+    "InlineEngine": "tunery.engines.inline",
+    "JoinedEngine": "tunery.engines.joined",
+    "LocalEngine": "tunery.engines.local.engine",
+}
+"""Loaded when they are first asked for: every worker imports this module, and needs none of them."""
 _OURS = {
     "local": "tunery.engines.local.engine:LocalEngine",
     "inline": "tunery.engines.inline:InlineEngine",
     "ray": "tunery.engines.ray.engine:RayEngine",
 }
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_CLASSES[name]), name)
 
 
 def engine_class(name: str) -> type[Engine]:

@@ -12,12 +12,12 @@ from tunery.tuning.job import HEARTBEAT_S
 
 _AHEAD_S = 3 * HEARTBEAT_S
 _SHORTEST_S = 0.2
-_DAY_S = 86_400.0
+DAY_S = 86_400.0
 
 
 def month(now: datetime) -> tuple[float, float]:
     """Return from when until when jobs are of the month of `now`; the database's clock may be ahead."""
-    return _first(now), now.timestamp() + _DAY_S
+    return _first(now), now.timestamp() + DAY_S
 
 
 def refuse_used_up(store: Store, account: str) -> None:

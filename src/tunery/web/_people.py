@@ -7,14 +7,13 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
 
 from tunery.reports.spending import sums, tried
-from tunery.service.months import month
+from tunery.service.months import DAY_S, month
 from tunery.store import Charge, Store, StoredAccount, StoredToken
 from tunery.web._bodies import AccountChange, AccountIn, AccountOut, NewToken, TokenIn, TokenOut, UsageOut
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, ROLES, Admin, Caller, Reader, Service, TheService
 from tunery.web._tokens import digest_of, new_token
 
-_DAY_S = 86_400.0
 router = APIRouter(prefix="/v1", tags=["people"])
 Name = Annotated[str, InPath(pattern="^[a-z0-9][a-z0-9._-]{0,62}$")]
 
@@ -99,7 +98,7 @@ def make_token(
         NothingFoundError: there is no such account.
     """
     store.accounts.get(name)
-    text, lifetime_s = new_token(), None if token.days is None else token.days * _DAY_S
+    text, lifetime_s = new_token(), None if token.days is None else token.days * DAY_S
     made_by = "" if maker is None else maker.digest
     stored = StoredToken(digest_of(text), name, token.label, token.role, expires_at=until, made_by=made_by)
     shown = TokenOut.of(store.accounts.add_token(stored, lifetime_s))

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from tunery._errors import StoreError, UsageError, misfit
 from tunery._locks import open_lock
 from tunery.service.manager import JobManager
+from tunery.service.months import DAY_S
 from tunery.store import Store, StoredAccount, StoredToken, open_store
 from tunery.web._bodies import TokenIn
 from tunery.web._limits import PatientConnection
@@ -33,7 +34,7 @@ from tunery.web.app import create_app
 
 _log = logging.getLogger(__name__)
 _GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
-_DAY_S, _FORGET_S = 86_400.0, 3600.0
+_FORGET_S = 3600.0
 _LOOK_S = 10.0  # between looks for jobs that other processes left
 
 
@@ -198,7 +199,7 @@ class _Server(uvicorn.Server):
 async def _forget(manager: JobManager, files: Path, keep_days: float) -> None:
     while keep_days:
         with contextlib.suppress(StoreError, OSError):  # it may be so at the next look
-            gone = await manager.store.write(lambda store: forget(store, files.resolve(), keep_days * _DAY_S))
+            gone = await manager.store.write(lambda store: forget(store, files.resolve(), keep_days * DAY_S))
             if gone:
                 _log.info("%d events and files older than %g days were deleted", gone, keep_days)
         await asyncio.sleep(_FORGET_S)

@@ -35,7 +35,7 @@ def combine(
         DialectError: such networks are not compiled for a processor.
 
     Example:
-        tunery.combine(["resnet18-avx2.tunery", "resnet18-avx512.tunery"], "resnet18.tunery")
+        tunery.combine(["resnet18-old.tunery", "resnet18-new.tunery"], "resnet18.tunery")
     """
     paths, output = [Path(one) for one in files], Path(output)
     if len({one.resolve() for one in paths}) < max(2, len(paths)):
