@@ -161,9 +161,9 @@ bench-networks: setup
 conformance: setup
 	$(BIN)/python benchmarks/conformance.py
 
-# Random graphs of some eighty operators, compiled and compared with ONNX Runtime: hundreds, which takes half an hour.
+# Random graphs of some eighty operators, and random attributes, compiled and compared with ONNX Runtime: half an hour.
 random-graphs: setup
-	$(BIN)/pytest -m slow tests/dialects/test_metaschedule_random.py
+	$(BIN)/pytest -m slow tests/dialects/test_metaschedule_random.py tests/dialects/test_metaschedule_odd_forms.py
 
 # What each way of saving saves on three dialects and two kinds of device; goes on where it was interrupted.
 .PHONY: study-across

@@ -1,10 +1,12 @@
 """Odd forms of operators, as random attributes have found them, are computed as ONNX Runtime does."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
-from side_by_side import Node, compare
+from side_by_side import Node, compare, model_of
 
 from tunery.dialects import Dialect
 from tunery.domain import Target
@@ -32,12 +34,14 @@ NATIVE += [
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 3], "output_shape": [9, 5]}, 1),
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 1], "auto_pad": "SAME_LOWER"}, 1),
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 2], "auto_pad": "SAME_LOWER", "output_padding": [1, 1]}, 1),
+    ("MaxPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 1], "auto_pad": "SAME_LOWER", "ceil_mode": 1}, 1),
     ("Equal", [INDICES > 0, INDICES < 2], {}, 1),
     ("CumSum", [BLOCK, [np.array(1)]], {"exclusive": 1, "reverse": 1}, 1),
     ("Dropout", [BLOCK], {}, 2),
     ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
 ]
 ELSEWHERE: list[Node] = [
+    ("Pad", [PLANES, [np.array([0, 0, -1, 0, 0, 0, 2, 0])]], {"mode": "wrap"}, 1),
     ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),
     ("LpPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1, "p": 3}, 1),
     ("ReduceMean", [RNG.integers(-9, 9, (2, 3)).astype(np.int32), [np.array([-1])]], {"keepdims": 0}, 1),
@@ -70,3 +74,63 @@ def test_what_the_compiler_gets_wrong_runs_in_onnx_runtime(dialect: Dialect, tar
 
 def test_values_have_their_type_and_infinities_stay(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     assert not compare(NATIVE, dialect, target, tmp_path)
+
+
+def drawn(rng: np.random.Generator) -> Node:
+    """Draw an operator with attributes that seldom come together."""
+
+    def one(*choices: Any) -> Any:
+        return choices[rng.integers(len(choices))]
+
+    x = rng.standard_normal((1, one(2, 4), one(4, 5, 7), 6)).astype(np.float32)
+    operator = one("MaxPool", "AveragePool", "LpPool", "ConvTranspose", "Resize", "Pad", "Slice", "CumSum", "ReduceMax")
+    kernel, strides = [one(1, 2, 3), 2], [one(1, 2, 3), one(1, 2)]
+    side: dict[str, Any] = one({"auto_pad": "SAME_LOWER"}, {"auto_pad": "SAME_UPPER"}, {"pads": [0, 1, one(0, 1), 0]})
+    if operator in {"MaxPool", "AveragePool", "LpPool"}:
+        more = {"dilations": [one(1, 2), 1], "ceil_mode": one(0, 1)}
+        return operator, [x], {"kernel_shape": kernel, "strides": strides, **side, **more}, 1
+    if operator == "ConvTranspose":
+        sizes = one(side, {"output_shape": [x.shape[2] * strides[0] + one(-1, 0), 6 * strides[1]]})
+        weights = [rng.standard_normal((x.shape[1], 3, *kernel)).astype(np.float32)]
+        return operator, [x, weights], {"strides": strides, "output_padding": [one(0, strides[0] - 1), 0], **sizes}, 1
+    if operator == "Resize":
+        scales = np.array([one(0.5, 0.7, 1.3, 2), one(0.4, 1, 1.7)], np.float32)
+        moved = one("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
+        ways = one({"mode": "nearest", "nearest_mode": one("ceil", "floor")}, {"mode": "linear"}, {"mode": "cubic"})
+        more = {"antialias": one(0, 1)} if ways["mode"] != "nearest" else {}
+        return (
+            operator,
+            [x, None, [scales]],
+            {"axes": [2, 3], "coordinate_transformation_mode": moved, **ways, **more},
+            1,
+        )
+    if operator == "Pad":
+        pads = np.array([0, 0, one(-1, 0, 2), one(0, 1), 0, one(0, 1), one(0, 2), one(-2, 1)])
+        return operator, [x, [pads]], {"mode": one("constant", "reflect", "edge", "wrap")}, 1
+    if operator == "Slice":
+        ends = np.array([one(-100, 1, 3, 1000), one(-1, 2)])
+        return (
+            operator,
+            [x, [np.array([one(-1, 0, 3), -100])], [ends], [np.array([2, -1])], [np.array([one(-2, 1), 1])]],
+            {},
+            1,
+        )
+    if operator == "CumSum":
+        return operator, [x, [np.array(one(0, 1, -1))]], {"exclusive": one(0, 1), "reverse": one(0, 1)}, 1
+    return operator, [x > 0 if one(0, 1) else x, [np.array([one(1, -1)])]], {"keepdims": one(0, 1)}, 1
+
+
+def runs(node: Node) -> bool:
+    model, given = model_of([node])
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        return all(one.size for one in session.run(None, given))
+    except Exception:  # noqa: BLE001 - of many kinds
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_attributes_drawn_at_random(seed: int, dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    compare([node for node in (drawn(rng) for _ in range(60)) if runs(node)], dialect, target, tmp_path)

@@ -9,7 +9,7 @@ from onnx import helper
 from tunery.models.onnx._file import STANDARD
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-_LOWER, _UPPER = b"SAME_LOWER", b"SAME_UPPER"
+_LOWER, _UPPER, _NAMED = b"SAME_LOWER", b"SAME_UPPER", b"NOTSET"
 
 
 def write_pads(model: onnx.ModelProto) -> bool:
@@ -42,15 +42,11 @@ def _of_pool(node: onnx.NodeProto, sizes: Sequence[int], said: Mapping[str, Any]
     one, rank = [1] * len(sizes), len(sizes)
     strides, dilations = said.get("strides") or one, said.get("dilations") or one
     windows = [(width - 1) * d + 1 for width, d in zip(said["kernel_shape"], dilations, strict=True)]
-    side, pads = said.get("auto_pad", b"NOTSET"), said.get("pads") or [0] * 2 * rank
-    if not said.get("ceil_mode") and (side == _LOWER or (side == _UPPER and max(dilations) > 1)):
+    side, pads = said.get("auto_pad", _NAMED), said.get("pads") or [0] * 2 * rank
+    if side == _LOWER or (side == _UPPER and max(dilations) > 1):
         steps = zip(sizes, said["kernel_shape"], strides, strict=True)  # ONNX Runtime's do not count dilations
         return _halves([max(0, (size - 1) // s * s + width - size) for size, width, s in steps], side)
-    if (
-        not said.get("ceil_mode")
-        or side != b"NOTSET"
-        or (node.op_type == "AveragePool" and said.get("count_include_pad"))
-    ):
+    if not said.get("ceil_mode") or side != _NAMED or (node.op_type == "AveragePool" and said.get("count_include_pad")):
         return []
     first, ends, lost = pads[:rank], [], False
     for size, window, stride, begin, end in zip(sizes, windows, strides, first, pads[rank:], strict=True):
@@ -62,7 +58,7 @@ def _of_pool(node: onnx.NodeProto, sizes: Sequence[int], said: Mapping[str, Any]
 
 
 def _of_transposed(sizes: Sequence[int], kernel: Sequence[int], said: Mapping[str, Any]) -> list[int]:
-    one, none, side = [1] * len(sizes), [0] * len(sizes), said.get("auto_pad", b"NOTSET")
+    one, none, side = [1] * len(sizes), [0] * len(sizes), said.get("auto_pad", _NAMED)
     more, wanted = said.get("output_padding") or none, said.get("output_shape")
     if len(kernel) != len(sizes) or not (wanted or side == _LOWER or (side == _UPPER and any(more))):
         return []
@@ -79,7 +75,9 @@ def _halves(totals: Sequence[int], side: bytes) -> list[int]:
 
 
 def _write(node: onnx.NodeProto, pads: Sequence[int]) -> None:
-    replaced = {"auto_pad", "ceil_mode", "output_shape", "pads"}
+    replaced = {"auto_pad", "output_shape", "pads"}
+    if not any(one.name == "auto_pad" and one.s != _NAMED for one in node.attribute):
+        replaced.add("ceil_mode")  # the pads are those of all windows
     kept = [one for one in node.attribute if one.name not in replaced]
     del node.attribute[:]
     node.attribute.extend([*kept, helper.make_attribute("pads", pads)])

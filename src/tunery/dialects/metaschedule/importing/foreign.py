@@ -158,6 +158,14 @@ def _pools(_: Graph, node: onnx.NodeProto) -> str:
     return ""
 
 
+def _pad(graph: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type != "Pad" or attribute(node, "mode", "constant") == "constant":
+        return ""
+    constant = graph.constants.get(node.input[1]) if len(node.input) > 1 else None
+    cut = constant is not None and numpy_helper.to_array(constant).min(initial=0) < 0
+    return "TVM repeats what it cuts off otherwise" if cut else ""
+
+
 def _resize(graph: Graph, node: onnx.NodeProto) -> str:
     if node.op_type not in {"Resize", "Upsample"}:
         return ""
@@ -226,7 +234,7 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 
 _RULES: tuple[Rule, ...] = (
     _no_numbers, _random, _narrow, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose,
-    _pools, _resize, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
+    _pools, _pad, _resize, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
     _mean, microsoft.objection,
 )  # fmt: skip
 
