@@ -96,3 +96,14 @@ def test_the_part_that_loses_runs_in_onnx_runtime_unless_the_whole_is_faster_the
     for _ in range(3):
         wanted = -np.exp(wanted)
     np.testing.assert_allclose(compiled(x)[0], wanted, rtol=1e-4)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_a_product_without_a_schedule_is_not_delivered_slower_than_onnx_runtime(tmp_path: Path) -> None:
+    request = Request(slow_product(tmp_path), threads=1, store=str(tmp_path / "s.db"))
+    with Session(request.store) as session:
+        report, _ = session.compile(request, tmp_path / "slow.tunery")
+    assert "MatMul v0" in report.elsewhere
+    if report.latency_s and report.onnxruntime_s:
+        assert report.onnxruntime_s / report.latency_s > 0.98

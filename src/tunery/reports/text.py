@@ -200,7 +200,7 @@ def expected_lines(report: "CompileReport") -> list[str]:
         return []
     share = f", {report.elsewhere_share:.0%} of it in ONNX Runtime" if report.elsewhere_share else ""
     return [f"expected    {ratio(theirs, ours)} as fast as ONNX Runtime: {milliseconds(ours)} ms{share}, ONNX Runtime "
-            f"{milliseconds(theirs)} ms, in about a second of turns"]  # fmt: skip
+            f"{milliseconds(theirs)} ms, in short turns"]  # fmt: skip
 
 
 def dialect_lines(report: "CompileReport") -> list[str]:

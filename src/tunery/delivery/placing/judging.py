@@ -1,5 +1,6 @@
 """ONNX Runtime as the last rung of the ladder: it runs a network whole where what was compiled is slower or wrong."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +9,10 @@ from statistics import median
 from tunery._errors import TuneryError, WorkError
 from tunery.delivery.comparing.compare import Contestants, Expected, checked_error, has_rivals
 from tunery.delivery.work import Work
-from tunery.domain import SEGMENT, Network
+from tunery.domain import SEGMENT, Network, median_interval
 from tunery.engines import Role
 
-_TURN_S, _FEWEST_TURNS, _MANY_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 7, 11, 4.0
+_TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 8.0
 _PATIENCE_S = 1.0
 """Others on the machine disturb both alike, so it is hardly waited for."""
 _CLEAR, _CHANCE = 1.1, 1.02
@@ -48,7 +49,7 @@ class Judged:
 
 
 async def judge(work: Work, network: Network, blob: str, expected: Expected) -> Judged:
-    """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for about a second."""
+    """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few."""
     if work.runtime.foreign is not None:
         work.runtime.foreign.foreign.hurry(_PATIENCE_S)
     async with work.stage("check", Role.MEASURER):
@@ -67,7 +68,8 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
             return Judged(None, wrong=f"since {wrong}")
         finally:
             contestants.close()
-    ours_s, theirs_s = (median(side) for side in zip(*turns, strict=True))
+    theirs_s = median(theirs_s for _, theirs_s in turns)
+    ours_s = theirs_s * median(_ratios(turns))  # not the median of ours, of other moments: what is said is what decided
     slower = f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled" if slow else ""
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if kernels else 0.0
@@ -88,31 +90,40 @@ async def is_right(work: Work, network: Network, blob: str, expected: Expected) 
 
 
 async def time_in_turns(contestants: Contestants) -> list[Turn]:
-    """Return what both take in short turns, until the difference is clear."""
+    """Return what both take in short turns, until it is decided which is slower, or time is up."""
     turns: list[Turn] = []
     began = time.monotonic()
     for turn in range(_MOST_TURNS):
         order = (_OURS, _THEIRS) if turn % 2 else (_THEIRS, _OURS)
         found = {label: median(await contestants.ask(label, "samples", _TURN_S, 1)) for label in order}
         turns.append((found[_OURS], found[_THEIRS]))
-        if len(turns) >= _FEWEST_TURNS and (_are_clear(turns) or time.monotonic() - began > _LONGEST_S):
+        if len(turns) >= _FEWEST_TURNS and (_are_decided(turns) or time.monotonic() - began > _LONGEST_S):
             break
     return turns
 
 
 def is_slower(turns: Sequence[Turn]) -> bool:
-    """Return whether the first of both is slower by the median of the turns' ratios, by more than may be chance.
+    """Return whether the first of both is slower by more than chance, by the median of the turns' ratios.
 
-    >>> is_slower([(2.0, 1.0), (0.9, 1.0), (1.1, 1.0)]), is_slower([(2.0, 1.0), (0.9, 1.0), (1.01, 1.0)])
+    One turn in which it happened to be faster is no excuse: others on the machine slow down now the one, now the other.
+
+    >>> is_slower([(2.0, 1.0), (0.9, 1.0), (1.1, 1.0)]), is_slower([(2.0, 1.0), (0.9, 1.0), (1.0, 1.0)])
     (True, False)
     """
-    return median(ours_s / theirs_s for ours_s, theirs_s in turns) > _CHANCE
+    return median(_ratios(turns)) > _CHANCE
 
 
-def _are_clear(turns: Sequence[Turn]) -> bool:
-    """Return whether all turns show one of both faster by far, or nearly all of many show it faster."""
-    ratios = [ours_s / theirs_s for ours_s, theirs_s in turns]
+def _are_decided(turns: Sequence[Turn]) -> bool:
+    """Return whether more turns would hardly change the verdict.
+
+    All turns agree by far, or the 95 % confidence interval of the ratios' median is on one side of what may be chance.
+    """
+    ratios = _ratios(turns)
     if min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR:
         return True
-    slower = sum(ratio > 1 for ratio in ratios)
-    return len(ratios) >= _MANY_TURNS and min(slower, len(ratios) - slower) <= 1
+    low, high = median_interval(ratios) or (0.0, math.inf)
+    return low > _CHANCE or high < _CHANCE
+
+
+def _ratios(turns: Sequence[Turn]) -> list[float]:
+    return [ours_s / theirs_s for ours_s, theirs_s in turns]
