@@ -32,7 +32,7 @@ from tunery._errors import ModelError
 from tunery.domain import Network
 
 COMPILE_TIMEOUT_S = 900
-TOLERANCE, HALF, QUANTISED = 1e-3, 2e-2, 0.1
+TOLERANCE, HALF = 1e-3, 2e-2
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Line:
     @property
     def right(self) -> bool:
         """Whether the file was prepared and kept its values."""
-        tolerance = {"float16": HALF, "quantised": QUANTISED}.get(self.kind, TOLERANCE)
+        tolerance = HALF if self.kind == "float16" else TOLERANCE
         return self.prepared and self.max_abs_error is not None and self.max_abs_error <= tolerance
 
     @property
@@ -170,7 +170,7 @@ def examine(model: Real, path: Path, directory: Path, *, compiled: bool, budget:
         network = frontends.prepare(str(path), model.shapes, directory)
         line.prepared = True
         line.nodes_after = len(onnx.load(network.path).graph.node)
-        line.max_abs_error = compare(path, network, model.values)
+        line.max_abs_error = compare(path, network, model.values, optimised=line.kind != "quantised")
         if compiled:
             made = compile_file(model, path, directory, budget)
             line.tasks, line.elsewhere = len(made["coverage"]), len(made["elsewhere"])
@@ -194,8 +194,12 @@ def kind_of(model: onnx.ModelProto) -> str:
     return "float16" if halves else "float32"
 
 
-def compare(path: Path, network: Network, values: Mapping[str, float]) -> float:
-    """Return the largest deviation of the prepared file's outputs, relative to the original's largest value."""
+def compare(path: Path, network: Network, values: Mapping[str, float], *, optimised: bool = True) -> float:
+    """Return the largest deviation of the prepared file's outputs, relative to the original's largest value.
+
+    The original runs without ONNX Runtime's optimiser, the prepared file with it if `optimised`. In a quantised network
+    the optimiser alone may change an output by 0.4 of its range, which says nothing of what was prepared.
+    """
     rng = np.random.default_rng(0)
     feeds = {}
     for spec in network.inputs:
@@ -205,7 +209,7 @@ def compare(path: Path, network: Network, values: Mapping[str, float]) -> float:
             feeds[spec.name] = rng.standard_normal(spec.shape).astype(spec.dtype)
         else:
             feeds[spec.name] = rng.integers(0, 100, spec.shape).astype(spec.dtype)
-    before, after = (_run(str(file), feeds, plain) for file, plain in ((path, True), (network.path, False)))
+    before, after = (_run(str(file), feeds, plain) for file, plain in ((path, True), (network.path, not optimised)))
     return max(
         float(np.abs(a - b).max() / max(1e-9, np.abs(a).max())) if a.size and np.isfinite(a).all() else float("nan")
         for a, b in zip(before, after, strict=True)
