@@ -65,6 +65,9 @@ def test_where_no_parameters_are_right_tuning_fails_and_writes_nothing(run: Run,
         assert ended.code == 1, ended.out
         assert "load_compiled" not in ended.out
     assert not [*tmp_path.glob("double.tun*")]
+    jobs = run("jobs", "list", "--json").data["jobs"]
+    assert [(job["kind"], job["status"]) for job in jobs] == [("tune", "failed")] * len(jobs)
+    assert any("y: " in job["message"] and "[0]" in job["message"] for job in jobs), "which output is wrong, and where"
 
 
 @pytest.mark.jobs

@@ -103,7 +103,7 @@ def test_what_is_no_url_and_no_job_is_refused_before_anything_is_asked(site: Ser
         tunery.connect("127.0.0.1:7433", "token")
     with tunery.connect(site.url, site.admin_token) as client:
         for wrong in ("ab67", "../accounts", ""):
-            with pytest.raises(tunery.UsageError, match="jobs list"):
+            with pytest.raises(tunery.NothingFoundError, match="jobs list"):
                 client.job(wrong)
 
 

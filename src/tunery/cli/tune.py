@@ -123,13 +123,12 @@ def run(
     job_id: str = "",
 ) -> None:
     """Tune with a live line, then compile and compare if asked for, and print the result; `job_id` is resumed."""
-    from tunery.reports.text import nothing_right
     from tunery.service.session import Session
 
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
         compiled = compared = None
-        failed = nothing_right(tuned)
+        failed = tuned.job.message if tuned.job.state is JobState.FAILED else ""
         if exit_code is None and not failed:
             compiled, compared = _deliver(session, request, output, rivals, force=force, verbose=verbose)
             _note(session, tuned.job.job_id, compiled, compared)

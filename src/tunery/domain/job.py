@@ -91,3 +91,8 @@ class JobStatus:
     outlook: tuple[Prospect, ...] = ()
     created_at: float = 0.0
     updated_at: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """What it does: `tune`, `compile` and so on; jobs of earlier versions do not say that they tune."""
+        return str(self.request.get("kind", "tune"))

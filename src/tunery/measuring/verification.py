@@ -162,8 +162,10 @@ def _deviation(reference: Expected, values: Array, slack: float) -> tuple[float,
     if not reference.constant and values.size >= _CONSTANT_FROM and _constant(values):
         return MAX_ERROR, "constant, and the reference is not"
     if reference.limit is None:
-        unequal = int(np.count_nonzero(values != reference.values))
-        return (MAX_ERROR, f"{unequal} of {values.size} elements are unequal") if unequal else (0.0, "")
+        unequal = values != reference.values
+        count = int(np.count_nonzero(unequal))
+        first = _first(reference.values, values, unequal) if count else ""
+        return (MAX_ERROR, f"{count} of {values.size} elements are unequal{first}") if count else (0.0, "")
     limit = reference.limit if slack == 1 else reference.limit * np.float32(slack)
     error, detail = _float_deviation(reference.values, values, limit)
     blocks = None if detail else reference.blocks
@@ -196,12 +198,20 @@ def _float_deviation(reference: Array, values: Array, limit: npt.NDArray[np.floa
         bad = np.isfinite(left) != finite
         bad |= np.isinf(right) & (left != right)
         if bad.any():
-            return MAX_ERROR, f"{np.count_nonzero(bad)} of {values.size} elements are NaN or infinite, or should be"
+            said = f"{np.count_nonzero(bad)} of {values.size} elements are NaN or infinite, or should be"
+            return MAX_ERROR, said + _first(reference, values, bad)
         worst = float(share[finite].max(initial=0.0))
     worst = min(worst, MAX_ERROR)
     if worst > 1:
-        return worst, f"{np.count_nonzero(share > 1)} of {values.size} elements deviate, up to {worst:.3g} x tolerance"
+        said = f"{np.count_nonzero(share > 1)} of {values.size} elements deviate, up to {worst:.3g} x tolerance"
+        return worst, said + _first(reference, values, share > 1)
     return worst, ""
+
+
+def _first(reference: Array, values: Array, wrong: npt.NDArray[np.bool_]) -> str:
+    """Say which element is the first wrong one, what it is and what it should be."""
+    place = tuple(int(number) for number in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    return f", the first at {list(place)}: {values[place]!s:.24} instead of {reference[place]!s:.24}"
 
 
 def _finfo(dtype: np.dtype[np.generic], field: str) -> float:

@@ -103,7 +103,7 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
     """Return the view of a job from its status, its measurements (oldest first) and its events."""
     request, reached = status.request, reached_of(status.tasks)
     latest = {event.kind: event.payload for event in events}
-    kind = str(request.get("kind", "tune"))
+    kind = status.kind
     whole_s, theirs_s, theirs = _compared(kind, latest)
     after_s = total(reached, "best_s") if reached else None
     operators = sorted((_operator(task, after_s, theirs) for task in status.tasks), key=_by_share)

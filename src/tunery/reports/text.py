@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunery.domain import JobStatus, Network, TaskState, shape_text
+from tunery.domain import JobState, JobStatus, Network, TaskState, shape_text
 from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
 from tunery.reports.data import by_dialect, reached_of, total
@@ -81,23 +81,11 @@ def tune_text(
         f"stored in   {report.store}",
         *(
             []
-            if nothing_right(report)
+            if job.state is JobState.FAILED
             else _usage(report, request, Path(compiled.path) if compiled else output, server, build=compiled is None)
         ),
     ]
     return "\n".join(lines)
-
-
-def nothing_right(report: "TuneReport") -> str:
-    """Return a sentence where all that was tried of a user's own kernel is wrong, "" where something is right."""
-    failed = [task for task in report.job.tasks if task.best_s is None and (task.problem or task.tried)]
-    if not report.network.program or not failed:
-        return ""
-    ended = Counter[str]()
-    for task in failed:
-        ended.update({name: count for name, count in task.outcomes.items() if count})
-    said = ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or failed[0].problem
-    return f"no parameters that were tried of {report.network.name} are right ({said}); mend it, or its reference"
 
 
 def parameter_lines(tasks: Sequence[TaskState]) -> Iterator[str]:

@@ -126,7 +126,7 @@ def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: P
 
 def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
     """Return what a job has answered; of one that tunes, what its report tells beside its status, and its file's."""
-    if status.request.get("kind", "tune") == "tune":
+    if status.kind == "tune":
         found = store.events.latest(status.job_id, "began")
         if found and "options" in status.request and (made := store.events.latest(status.job_id, COMPILED)):
             return {**found.payload, COMPILED: made.payload}

@@ -27,7 +27,14 @@ from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
-from tunery.tuning.messages import NO_TASKS, TOO_LITTLE, latency_target_summary, stop_summary, unreached_summary
+from tunery.tuning.messages import (
+    NO_TASKS,
+    TOO_LITTLE,
+    latency_target_summary,
+    nothing_right_summary,
+    stop_summary,
+    unreached_summary,
+)
 from tunery.tuning.pipeline import together
 from tunery.tuning.reporting import Reporter
 from tunery.tuning.run_state import Phase, Round, RunState
@@ -126,13 +133,16 @@ class TuningJob:
         beat = asyncio.create_task(self._heartbeats())
         try:
             await self._run_phases()
-            undelivered = ""
-            if self._deliver is not None and self.searches and not self._stop.is_set():
+            undelivered, nothing_right = "", await self._nothing_right()
+            if self._deliver is not None and self.searches and not self._stop.is_set() and not nothing_right:
                 undelivered = await self._deliver(self._account)
             await self._close([beat])
             state = JobState.RUNNING if self._goes_on else JobState.DONE
-            state = JobState.STOPPED if self._stop.is_set() else state
-            message = self._about_stop() if self._stop.is_set() else self._about_end()
+            message = nothing_right or self._about_end()
+            if nothing_right:
+                state = JobState.FAILED
+            if self._stop.is_set():
+                state, message = JobState.STOPPED, self._about_stop()
             said = [part for part in (message, undelivered) if part]
             said += [MODEL_CHANGED] if self._imported.has_changed() else []
             self.status = await self._reporter.status(self.status, state, ". ".join(said))
@@ -149,6 +159,14 @@ class TuningJob:
             finally:
                 await self._store.write(partial(leave, status=self.status))
         return self.status
+
+    async def _nothing_right(self) -> str:
+        """Say that a user's own kernel is wrong, and how, if that is so."""
+        network, states = self._imported.network, self._reporter.states()
+        if not network.program or not nothing_right_summary(network.name, states, ""):
+            return ""
+        latest = await self._store.read(lambda store: store.failures(self.status.job_id, 1))
+        return nothing_right_summary(network.name, states, latest[-1].detail if latest else "")
 
     def _about_stop(self) -> str:
         due = [search.state.had_finals for search, _ in self._sums.weighted if search.finals_cost_s()]

@@ -1,5 +1,6 @@
 """What a job says when it ends without a failure: pure texts."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tunery.domain import TaskState
@@ -7,6 +8,21 @@ from tunery.domain.request import GOES_ON
 
 NO_TASKS = "nothing was tuned: ONNX Runtime runs all of the network, or it has nothing to compute"
 TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
+
+
+def nothing_right_summary(name: str, states: Sequence[TaskState], latest: str) -> str:
+    """Say that all that was tried of a user's own kernel is wrong, "" where something is right; `latest` is how."""
+    failed = [task for task in states if task.best_s is None and (task.problem or task.tried)]
+    if not failed:
+        return ""
+    ended = Counter[str]()
+    for task in failed:
+        ended.update({name: count for name, count in task.outcomes.items() if count})
+    said = ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or (
+        failed[0].problem if failed else ""
+    )
+    why = f": {latest}" if latest else ""
+    return f"no parameters that were tried of {name} are right ({said}{why}); mend it, or its reference"
 
 
 def latency_target_summary(target_s: float, latency_s: float | None, *, served: bool, unproven: int = 0) -> str:

@@ -299,7 +299,7 @@ def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any]
         answer = None if answer is None else json.loads(without_places(json.dumps(answer), files))
     return JobOut(
         id=status.job_id,
-        kind=str(request.get("kind", "tune")),
+        kind=status.kind,
         account=str(request.get("queue_owner", "")),
         network=str(request.get("name", "")),
         model=str(request.get("model", "")),

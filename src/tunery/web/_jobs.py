@@ -142,7 +142,7 @@ async def change(
     await check_month(service, caller)
     values: Plain = {}
     if wanted.budget is not None:
-        if status.request.get("kind", "tune") != "tune":
+        if status.kind != "tune":
             raise RefusedError(422, "kind", "only a job that tunes has a budget")
         values |= budget_data(Budget.parse(wanted.budget))
     if wanted.priority is not None:
@@ -244,7 +244,7 @@ async def visible(service: Service, caller: Caller, job_id: str) -> JobStatus:
     """
     found = await _known(service, job_id)
     if found is None or not caller.may_see(found):
-        raise NothingFoundError(f"there is no job {job_id}")
+        raise NothingFoundError(f"there is no job {job_id}; `tunery jobs list` shows those there are")
     return found
 
 

@@ -81,6 +81,7 @@ def summary(status: Any) -> dict[str, Any]:
     """Return a job as JSON shows it in a list."""
     return {
         "job": status.job_id,
+        "kind": status.kind,
         "network": status.request.get("name"),
         "model": status.request.get("model"),
         "status": status.state,

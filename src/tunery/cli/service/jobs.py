@@ -44,12 +44,13 @@ def list_(
     if json:
         emit({"jobs": [summary(status) for status in found]})
         return
-    table = new_table("job", "network", "state", "#trials", "#time", "#untuned ms", "#tuned ms", "#speed-up", "begun")
+    columns = ("job", "kind", "network", "state", "#trials", "#time", "#untuned ms", "#tuned ms", "#speed-up", "begun")
+    table = new_table(*columns)
     for status in found:
         before, after = sums(status.tasks)
         name = printable(str(status.request.get("name", "")), lines=False)
         table.add_row(
-            status.job_id, name, status.state.value, str(status.spend.trials),
+            status.job_id, status.kind, name, status.state.value, str(status.spend.trials),
             duration(status.spend.wall_s), milliseconds(before), milliseconds(after), ratio(before, after),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created_at)),
         )  # fmt: skip
@@ -88,7 +89,7 @@ def show(
 
     status, answer, events = _one(job, store, socket, server)
     hosts = host_seconds(events)
-    if status.request.get("kind", "tune") == "tune":
+    if status.kind == "tune":
         answer = None  # its report is in the status
     if json:
         more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
@@ -352,6 +353,6 @@ def _resume_here(job: str, store: str, *, as_json: bool, verbose: bool) -> None:
         status = opened.job(job)
     if status.state in {JobState.DONE, JobState.CANCELLED}:
         raise UsageError(f"job {job} is {status.state}; to go further, tune its model again: what is known is used")
-    if (kind := status.request.get("kind", "tune")) != "tune":
+    if (kind := status.kind) != "tune":
         raise UsageError(f"job {job} is a {kind}: give that command again, or let a service do it (`tunery serve`)")
     run(request_of(status, store), None, (), as_json=as_json, verbose=verbose, job_id=job)

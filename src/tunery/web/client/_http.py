@@ -346,7 +346,7 @@ def connect(url: str = "", token: str = "") -> ServiceClient:
 
 def _place(job_id: str) -> str:
     if not re.fullmatch("[0-9a-f]{12}", job_id):
-        raise UsageError(f"{job_id!r:.60} is no job: its id has twelve hex digits, and `tunery jobs list` shows it")
+        raise NothingFoundError(f"there is no job {job_id!r:.60}; `tunery jobs list` shows those there are")
     return f"/v1/jobs/{job_id}"
 
 

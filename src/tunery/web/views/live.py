@@ -127,7 +127,7 @@ def job_row(status: JobStatus) -> dict[str, Any]:
     request = status.request
     before_s, after_s = sums(status.tasks)
     return {
-        "id": status.job_id, "kind": str(request.get("kind", "tune")), "account": str(request.get("queue_owner", "")),
+        "id": status.job_id, "kind": status.kind, "account": str(request.get("queue_owner", "")),
         "network": str(request.get("name", "")), "model": shown_model(str(request.get("model", ""))),
         "target": str(request.get("target", "")), "threads": request.get("threads"), "dialect": request.get("dialect"),
         "state": status.state.value, "message": status.message, "has_file": has_file(status),

@@ -67,7 +67,7 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
 async def show(job_id: JobId, service: TheService, caller: Reader, wait: Wait = 0.0) -> MeasurementOut:
     """Show a measurement; with `wait`, as soon as it has ended or after so many seconds."""
     status = await visible(service, caller, job_id)
-    if status.request.get("kind") != _KIND:
+    if status.kind != _KIND:
         raise RefusedError(404, "not-found", f"there is no measurement {job_id}")
     if wait and status.state not in AT_REST:
         await rest(service, caller, job_id, wait)
