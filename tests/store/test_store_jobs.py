@@ -203,5 +203,8 @@ def test_who_has_lost_a_job_claims_nothing_for_it_and_does_not_change_it(url: st
         assert old.claims.take(of.key, HERE, ["late"], lost) == set()
         with pytest.raises(LostJobError):
             old.specify_job(lost, {"model": "another"})
+        with pytest.raises(LostJobError):
+            old.events.append("compiled", {}, lost)
+        assert new.events.append("compiled", {}, lost) == new.events.last()
         assert new.claims.take(of.key, HERE, ["before", "late"], other) == {"before", "late"}
         assert new.job(lost).request["model"] == "m"

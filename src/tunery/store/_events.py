@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from tunery._errors import LostJobError
 from tunery.store.database import schema
 from tunery.store.database.codec import encode, plain
 from tunery.store.database.connection import Database, database_time
@@ -37,9 +38,16 @@ class Events:
 
         Raises:
             TypeError: `payload` holds something that is no plain data.
+            LostJobError: this opened store has worked on the job, and another one does since.
         """
         document = encode(payload or {})
-        return self._database.write(lambda connection: insert_event(connection, kind, document, job_id))
+
+        def insert(connection: Connection) -> int:
+            if self._database.lost_jobs(connection, [job_id]):
+                raise lost_job(job_id)
+            return insert_event(connection, kind, document, job_id)
+
+        return self._database.write(insert)
 
     def after(self, number: int = 0, *, job_id: str | None = None, limit: int = 1000) -> list[Event]:
         """Return the first `limit` events after event `number`, of one job or of all, oldest first."""
@@ -74,6 +82,11 @@ class Events:
         """
         old = sa.delete(_table).where(_table.c.created_at < before, _table.c.kind.not_in(but))
         return self._database.write(lambda connection: connection.execute(old).rowcount)
+
+
+def lost_job(job_id: str) -> LostJobError:
+    """Return the error of who works on a job that another process has taken over."""
+    return LostJobError(f"job {job_id} went on in another process, for this one was silent too long")
 
 
 def insert_event(connection: Connection, kind: str, payload: Mapping[str, Any], job_id: str) -> int:

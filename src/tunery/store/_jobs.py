@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from tunery._errors import LostJobError, NothingFoundError
 from tunery.domain import JobState, JobStatus, canonical_json, digest
-from tunery.store._events import insert_event
+from tunery.store._events import insert_event, lost_job
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, encode
 from tunery.store.database.connection import Database, batched, database_time
@@ -219,7 +219,7 @@ class Jobs(Database):
 
     def _check_held(self, row: RowMapping) -> None:
         if self.lost(row):
-            raise LostJobError(f"job {row['job_id']} went on in another process, for this one was silent too long")
+            raise lost_job(row["job_id"])
 
     def acquire_job(self, job_id: str) -> bool:
         """Become the owner of a job, which is running from then on; False if it is over or a live process owns it.
