@@ -190,6 +190,20 @@ def test_a_deaf_worker_is_ended_at_its_deadline(engine: LocalEngine) -> None:
     assert ask(engine, deaf, "count") == 1
 
 
+def test_a_zygote_that_was_stopped_is_replaced() -> None:
+    with LocalEngine(startup_s=20.0) as engine:
+        first = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+        ask(engine, first, "count")
+        pid = engine.control.pid(first)
+        assert pid is not None
+        zygote = psutil.Process(pid).ppid()
+        os.kill(zygote, signal.SIGSTOP)
+        second = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+        assert ask(engine, second, "count") == 1
+        assert gone(zygote)
+        assert ask(engine, first, "count") == 1, "it went with the zygote, and is started from another"
+
+
 def test_flood_of_output_neither_blocks_nor_grows_for_ever(engine: LocalEngine) -> None:
     worker = engine.start(ROGUE)
     assert ask(engine, worker, "flood", 60_000) == 60_000

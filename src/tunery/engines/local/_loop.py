@@ -26,6 +26,9 @@ from tunery.engines.local._record import Call, Process, Worker, WorkerState, des
 REAP_S = 10.0
 """How long a killed process may take to vanish before its call is answered anyway (a driver that does not let go)."""
 
+_FORK_SHARE = 0.25
+"""Of the time that a process has to come up: for a zygote that is up to answer, which it does at once."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -156,6 +159,13 @@ class Loop:
         if worker.state is WorkerState.BUSY and call is not None:
             what = f"{worker.name} ran {call.method} past its deadline of {call.deadline_s:g} s and was killed"
             self._end(worker, DeadlineError(what))
+        elif worker.state is WorkerState.STARTING and process is not None and process.pid is None and process.asked_up:
+            process.doomed, worker.process = True, None  # somebody has stopped the zygote: it is started from another
+            worker.state, worker.limit = WorkerState.DOWN, math.inf
+            self._release(process)
+            process.nursery.kill()
+            self._without(worker.spec.environment.key, process.nursery)
+            self._pump(worker)
         elif worker.state is WorkerState.STARTING and process is not None:
             what = f"{worker.name} did not come up within {self._startup_s:g} s and was killed"
             if process.pid is None:
@@ -180,9 +190,9 @@ class Loop:
             while call := worker.pop():
                 call.fail(CrashError(f"{worker.name} cannot be started: {error}"))
             return
-        worker.process = process = Process(key, _frames.Channel(ours), nursery)
+        worker.process = process = Process(key, _frames.Channel(ours), nursery, asked_up=nursery.up)
         worker.state, worker.reason = WorkerState.STARTING, None
-        worker.limit = time.monotonic() + self._startup_s
+        worker.limit = time.monotonic() + self._startup_s * (_FORK_SHARE if nursery.up else 1)
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._on_channel(worker, process, mask))
         self._send(process, _frames.pack(worker.begin(), worker.settings))
 
@@ -331,7 +341,12 @@ class Loop:
                 self._on_stray(worker, message, pidfd)
             else:
                 self._on_child(worker, process, message, pidfd)
-        if there:
+        if not there:
+            self._without(key, nursery)
+
+    def _without(self, key: str, nursery: Nursery) -> None:
+        """Go on without a zygote that has ended, or ends, and so without its workers."""
+        if self._nurseries.get(key) is not nursery:
             return
         del self._nurseries[key]
         self._selector.unregister(nursery.control)
@@ -347,6 +362,8 @@ class Loop:
         match message["event"]:
             case "forked":
                 process.pid, process.pidfd = message["pid"], pidfd
+                if worker.state is WorkerState.STARTING:
+                    worker.limit = time.monotonic() + self._startup_s
                 if process.doomed:
                     process.kill()
                 worker.keep_place()

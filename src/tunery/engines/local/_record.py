@@ -55,7 +55,10 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One process a worker has: `key` names it to the zygote, process id and pidfd are known once it is forked."""
+    """One process a worker has: `key` names it to the zygote, process id and pidfd are known once it is forked.
+
+    `asked_up` says that the zygote was up when it was asked for the process.
+    """
 
     key: str
     channel: Channel
@@ -64,6 +67,7 @@ class Process:
     pidfd: int | None = None
     doomed: bool = False
     reported_cpu_s: float = 0.0
+    asked_up: bool = False
 
     def kill(self) -> None:
         """Send SIGKILL, now or as soon as the process is known; a pidfd never hits a stranger with a reused id."""
