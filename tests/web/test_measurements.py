@@ -319,15 +319,15 @@ def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.Mon
 
     async def main(site: Site) -> None:
         developer = await site.account("dev", "developer")
-        honest = (await measured(developer, kernel(HONEST)))["result"]
-        assert honest["outcome"] == "ok"
         cheats = CHEATS | (FORGED if platform.machine() == "x86_64" else {})
-        sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in cheats.values()))
-        for name, one in zip(cheats, sent, strict=True):
+        sources = [HONEST, *cheats.values(), HONEST, HONEST]
+        sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in sources))
+        honest_s = [one["result"]["latency_s"] for one in (sent[0], *sent[-2:])]
+        for name, one in zip(cheats, sent[1:], strict=False):
             told = one["result"] or {"latency_s": None}
-            good = told["latency_s"] is not None and told["latency_s"] < 0.8 * honest["latency_s"]
+            good = told["latency_s"] is not None and told["latency_s"] < 0.8 * min(honest_s)
             assert not good, (name, told)
         after = (await measured(developer, kernel(HONEST)))["result"]
-        assert after["latency_s"] > 0.3 * honest["latency_s"], "a job measures with what an earlier one has left"
+        assert after["latency_s"] > 0.3 * min(honest_s), "a job measures with what an earlier one has left"
 
     serve(main)
