@@ -848,6 +848,19 @@ class TestLenient(Base):
     expected = "test_what_a_kernel_says_of_itself_can_be_recorded"
 
 
+class Slow(Cold):
+    least_sample_s = float("nan")
+
+
+class IsSlow(Kernels):
+    kernel = Slow
+
+
+class TestSlow(Base):
+    made = IsSlow
+    expected = "test_what_a_kernel_says_of_itself_can_be_recorded"
+
+
 class Traited(Cold):
     traits = MappingProxyType({"tile": (4, 8)})  # a tuple comes back from JSON as a list
 

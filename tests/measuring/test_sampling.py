@@ -36,6 +36,11 @@ def test_short_kernels_are_looped_until_the_clock_can_tell() -> None:
     assert fast.calls >= 100
     assert sample.spent_s >= Settings().least_sample_s
     assert sample.seconds == pytest.approx(1e-6)
+    machine = FakeDevice()
+    far = FakeKernel(machine, 1e-6, nothing)
+    far.least_sample_s = 0.01
+    looped = Sampler(far, machine.watch(), Settings(), 0.0, machine.clock, None)
+    assert looped.calibrate().spent_s >= far.least_sample_s
     slow = sampler(FakeDevice(), 1e-3)
     slow.calibrate()
     assert slow.calls == 1

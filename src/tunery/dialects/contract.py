@@ -727,10 +727,12 @@ class DialectContract(ContractFixtures):
 
     @needs(Codegen)
     def test_what_a_kernel_says_of_itself_can_be_recorded(self, loaded: list[Loaded]) -> None:
-        """Its tolerance is a number of times the usual one, and its traits are plain data."""
+        """Its tolerance is a number of times the usual one, its samples are short, and its traits are plain data."""
         for item in loaded:
             slack, traits = item.kernel.slack, dict(item.kernel.traits)
             assert 1 <= slack < math.inf, f"{item.task.workload.name}: {slack} times the usual tolerance"
+            least_s = item.kernel.least_sample_s
+            assert 0 <= least_s <= 1, f"{item.task.workload.name}: samples of {least_s} s are no time, or too long"
             assert json.loads(json.dumps(traits)) == traits, f"{item.task.workload.name}: traits do not survive JSON"
 
     @needs(Codegen)
