@@ -12,7 +12,7 @@ from tunery.delivery.work import Work
 from tunery.domain import SEGMENT, Network, median_interval
 from tunery.engines import Role
 
-_TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 8.0
+_TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 4.0
 _PATIENCE_S = 1.0
 """Others on the machine disturb both alike, so it is hardly waited for."""
 _CLEAR, _CHANCE = 1.1, 1.02
