@@ -24,8 +24,8 @@ class Kernel(ABC):
     """A loaded candidate with its own argument buffers.
 
     `slack` is how many times the usual tolerance its rounding may need, for an algorithm that does not merely reorder
-    sums; `traits` are facts about the implementation that its records should state. Timed calls
-    that follow each other should last `least_sample_s` at least, for a clock that is far from them.
+    sums; `traits` are facts about the implementation that its records should state. A timed sample should last
+    `least_sample_s` at least, where the clock is in another process than the calls.
     """
 
     slack: float = 1.0

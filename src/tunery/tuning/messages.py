@@ -18,9 +18,7 @@ def nothing_right_summary(name: str, states: Sequence[TaskState], latest: str) -
     ended = Counter[str]()
     for task in failed:
         ended.update({name: count for name, count in task.outcomes.items() if count})
-    said = ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or (
-        failed[0].problem if failed else ""
-    )
+    said = ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or failed[0].problem
     why = f": {latest}" if latest else ""
     return f"no parameters that were tried of {name} are right ({said}{why}); mend it, or its reference"
 

@@ -20,6 +20,7 @@ from typing import Any
 ORDER = struct.Struct("<qqqq")  # calls, the changed array's number, or -1, how many places, bytes of a value
 TIME = struct.Struct("<d")
 LOAD = b"load"
+_FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value  # of mmap
 
 
 def main(told: dict[str, Any]) -> None:
@@ -29,7 +30,7 @@ def main(told: dict[str, Any]) -> None:
     addresses = [_mapped(libc, **array) if array else 0 for array in told["arrays"]]
     changes = mmap.mmap(told["changes"], 0)
     written = ctypes.addressof(ctypes.c_char.from_buffer(changes))
-    openmp = _openmp()
+    openmp = load_openmp()
     library = told["library"]  # its copy is gone when this is over: nothing else need be readable
     runpy.run_path(told["sandbox"])["enter"](map(Path, (library, *told["readable"])), ())
     while control.recv(len(LOAD)) != LOAD:
@@ -57,7 +58,7 @@ def main(told: dict[str, Any]) -> None:
 def _mapped(libc: ctypes.CDLL, file: int, size: int, guard: int, start: int) -> int:
     """Map a file between pages that nobody may touch, and return the address of what begins at `start` in it."""
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (ctypes.c_void_p, *[ctypes.c_size_t] * 1, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     around = libc.mmap(None, size + 2 * guard, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _FIXED
     if around in {None, _FAILED} or (
@@ -68,10 +69,8 @@ def _mapped(libc: ctypes.CDLL, file: int, size: int, guard: int, start: int) -> 
     return int(around + guard + start)
 
 
-_FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value
-
-
-def _openmp() -> ctypes.CDLL | None:
+def load_openmp() -> ctypes.CDLL | None:
+    """Load OpenMP's runtime for good, where it is there: its threads outlive the libraries that started them."""
     try:
         return ctypes.CDLL("libgomp.so.1")
     except OSError:  # then the kernel's own loading says what is missing

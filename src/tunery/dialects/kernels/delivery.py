@@ -1,20 +1,23 @@
 """A tuned kernel as a file: an archive with its source, its parameters, a header for C, and the built library."""
 
+import ctypes
 import json
 import math
 import shlex
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from typing_extensions import override
 
 from tunery._archive import ArchiveError, new_archive, open_archive
-from tunery._errors import UsageError
+from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.configurations.expressions import Value
+from tunery.dialects.kernels._child import load_openmp
 from tunery.dialects.kernels.gcc import build, flags, macros
 from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, read_specification
 from tunery.domain import Network, Target, TensorSpec
@@ -103,14 +106,41 @@ def texts(path: Path, members: Sequence[str]) -> dict[str, str]:
         raise UsageError(f"{path} is no tuned kernel, or a damaged one: {error}") from error
 
 
+_openmp = cache(load_openmp)
+
+
+class _Library:
+    """A kernel's shared library in this process."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self._openmp, self._threads = _openmp(), threads
+        try:
+            self._run = ctypes.CDLL(str(path)).tunery_run
+        except (OSError, AttributeError) as error:
+            raise DialectError(f"the built kernel cannot be loaded: {str(error)[:200]}") from error
+        pointer, long = ctypes.c_void_p, ctypes.c_long
+        self._run.argtypes = (pointer, long, ctypes.c_int, pointer, pointer, pointer, long, long)
+        self._run.restype = None
+
+    def run(self, pointers: ctypes.Array[ctypes.c_void_p], calls: int = 1) -> None:
+        """Call the kernel so many times, with its number of threads, which is not for its code to set."""
+        first = ctypes.cast(pointers, ctypes.c_void_p)
+        if self._openmp is None:
+            self._run(first, calls, self._threads, 0, 0, 0, 0, 0)
+            return
+        before = self._openmp.omp_get_max_threads()
+        self._openmp.omp_set_num_threads(self._threads)
+        try:
+            self._run(first, calls, self._threads, 0, 0, 0, 0, 0)
+        finally:
+            self._openmp.omp_set_num_threads(before)
+
+
 class Delivered(CompiledNetwork):
     """A tuned kernel in this process: a function of its input arrays."""
 
     def __init__(self, path: Path, threads: int | None, digest: str) -> None:
-        import ctypes
-
         from tunery.dialects._loaded import thread_count
-        from tunery.dialects.kernels.kernel import Library
 
         try:
             with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch, open_archive(path, digest) as archive:
@@ -119,7 +149,7 @@ class Delivered(CompiledNetwork):
                 kernel = read_specification(str(archive.manifest["kernel"]))
                 self.threads = thread_count(threads, archive.manifest["threads"])
                 archive.extract("kernel.so", Path(scratch) / "kernel.so")
-                self._library = Library(Path(scratch) / "kernel.so", self.threads)
+                self._library = _Library(Path(scratch) / "kernel.so", self.threads)
         except (ArchiveError, KeyError, ValueError, TypeError) as error:
             again = f"write it again with `tunery compile KERNEL.toml -o {shlex.quote(str(path))}`"
             raise UsageError(f"{path} is damaged: {error}; {again}") from error

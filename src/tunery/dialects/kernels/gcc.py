@@ -32,7 +32,7 @@ void tunery_run(void **p, long calls, int threads, char *array, const long *plac
                 long count) {
     void (*volatile entry)(void **) = tunery_call;
     long number = 0, row = 0;
-    (void)threads;  // libraries of before set OpenMP's threads themselves
+    (void)threads;  // the caller has set them; libraries in older files set them here
     for (long i = 0; i < calls; i++) {
         if (count) {
             char *to = array + places[number] * width;

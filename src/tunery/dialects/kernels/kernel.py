@@ -1,16 +1,10 @@
 """A built kernel in this process: its buffers, its clock, and what is looked for beside its outputs."""
 
-import ctypes
 import math
-import shutil
-import tempfile
-import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -40,76 +34,6 @@ _DEARER, _SINGLE_S, _SINGLES, _TRIES = 2.0, 2e-5, 6, 3
 _BUSIER, _LATE_S = 1.2, 1e-2  # the system counts the time of threads that run on at its next tick
 MOST_CHANGES = 1024
 """Places of an input that are written in turn."""
-
-
-@cache
-def _keep_openmp() -> ctypes.CDLL | None:
-    """Load OpenMP's runtime for good: its threads outlive the libraries that started them."""
-    try:
-        return ctypes.CDLL("libgomp.so.1")
-    except OSError:  # then the kernel's own loading says what is missing
-        return None
-
-
-class Library:
-    """A shared library, loaded from a copy of its own: no two of these share what a kernel keeps between calls."""
-
-    def __init__(self, path: Path, threads: int) -> None:
-        self._openmp, self._threads = _keep_openmp(), threads
-        with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
-            own = Path(scratch) / "kernel.so"
-            try:
-                shutil.copyfile(path, own)
-                self._library = ctypes.CDLL(str(own))
-                self._run = self._library.tunery_run
-            except (OSError, AttributeError) as error:
-                raise DialectError(f"the built kernel cannot be loaded: {str(error)[:200]}") from error
-        self._run.argtypes = (
-            ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-            ctypes.c_long, ctypes.c_long,
-        )  # fmt: skip
-        self._run.restype = None
-
-    def run(
-        self,
-        pointers: ctypes.Array[ctypes.c_void_p],
-        calls: int = 1,
-        array: int = 0,
-        change: "Change | None" = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> float:
-        """Call the kernel, and return the seconds that this took by `clock`.
-
-        With a `change`, a place in the array at the address `array` is written before each call.
-        """
-        places, values, width, count = 0, 0, 0, 0
-        if change is not None:
-            places, values, width = change.places.ctypes.data, change.values.ctypes.data, change.values.itemsize
-            count = change.places.size
-        first = ctypes.cast(pointers, ctypes.c_void_p)
-        with self._threads_set():
-            start = clock()
-            self._run(first, calls, self._threads, array, places, values, width, count)
-            return clock() - start
-
-    @contextmanager
-    def _threads_set(self) -> Iterator[None]:
-        """Give kernels that this thread calls their number of threads; it is not for their code to do."""
-        if self._openmp is None:
-            yield
-            return
-        before = self._openmp.omp_get_max_threads()
-        self._openmp.omp_set_num_threads(self._threads)
-        try:
-            yield
-        finally:
-            self._openmp.omp_set_num_threads(before)
-
-    def close(self) -> None:
-        """Unload it."""
-        import _ctypes
-
-        _ctypes.dlclose(self._library._handle)
 
 
 @dataclass(frozen=True)
