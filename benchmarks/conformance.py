@@ -7,7 +7,7 @@ lowered and compiled as `tunery compile --effort records` does without a record,
 is started anew when a case ends it. `native` is the share of cases of which ONNX Runtime runs no node. Many cases have
 as inputs what models have as constants (axes, shapes, sizes): one that is refused, or not native, is tried again with
 its inputs of at most one dimension and eight values as constants, but for the first of several. The table by operator
-is printed from the JSON that `-o` writes.
+is printed from the JSON that `-o` writes. Each refusal has to say which limit of `docs/limits.md` it is for.
 """
 
 import argparse
@@ -30,6 +30,10 @@ import onnxruntime
 from onnx import numpy_helper
 
 RIGHT, REFUSED, WRONG, FAULT = _RESULTS = ("right", "refused", "wrong", "fault")
+LIMITS = ("of text", "no tensor", "a dimension of 0", "number of dimensions depends on the data")
+"""What `docs/limits.md` says is refused."""
+_SAID = ("holds text", "is no tensor", "a dimension of 0", "the number of dimensions of output")
+"""And how a refusal says so."""
 _LIMIT_S = 60.0
 _SMALL = 8
 _RELEASED, _RELEASED_FORMAT = 25, 13  # of operators and of files, which this ONNX Runtime knows
@@ -243,6 +247,16 @@ def native_share(verdicts: Sequence[Verdict]) -> float:
     return mean(mean(each) for each in by_operator.values()) if by_operator else 0.0
 
 
+def limits_of(verdicts: Sequence[Verdict]) -> dict[str, list[str]]:
+    """Return the refused cases by the limit that their refusals name, "" where that is none."""
+    found: dict[str, list[str]] = {}
+    for one in verdicts:
+        if one.result == REFUSED:
+            said = zip(LIMITS, _SAID, strict=True)
+            found.setdefault(next((limit for limit, words in said if words in one.why), ""), []).append(one.name)
+    return found
+
+
 def foreign_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """Say why right cases run in ONNX Runtime, the reason of most first, with the operators."""
     operators: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -254,7 +268,7 @@ def foreign_lines(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def main() -> int:
-    """Run the command; 1 if a case is wrong or a fault."""
+    """Run the command; 1 if a case is wrong, a fault, or refused for no limit that is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--sample", type=int, default=1, help="every N-th case")
@@ -270,7 +284,10 @@ def main() -> int:
         given.output.write_text(json.dumps([asdict(one) for one in verdicts], indent=1))
     print(table(verdicts))
     print("in ONNX Runtime, for these reasons:", *foreign_lines(verdicts), sep="\n")
-    return int(any(one.result in {WRONG, FAULT} for one in verdicts))
+    refused = limits_of(verdicts)
+    for limit, names in refused.items():
+        print(f"{len(names):4} refused: {limit or f'no known limit ({names[0]})'}")
+    return int("" in refused or any(one.result in {WRONG, FAULT} for one in verdicts))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance import REFUSED, RIGHT, WRONG, Case, Verdict, collected, foreign_lines, judge, table, with_constants
+from conformance import (
+    LIMITS,
+    REFUSED,
+    RIGHT,
+    WRONG,
+    Case,
+    Verdict,
+    collected,
+    foreign_lines,
+    judge,
+    limits_of,
+    table,
+    with_constants,
+)
 from onnx import TensorProto, helper
 
 SAMPLE = (
@@ -45,6 +58,22 @@ def cases() -> dict[str, Case]:
 def test_a_case_is_right(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
     verdict = judge(cases[name], tmp_path)
     assert (verdict.result, verdict.why, verdict.native) == (RIGHT, "", True)
+
+
+REFUSALS = (
+    "test_string_concat",
+    "test_reduce_sum_empty_set",
+    "test_causal_conv_with_state_kernel_size_one_expanded",
+)
+
+
+@pytest.mark.tvm
+def test_a_refusal_names_a_limit(tmp_path: Path) -> None:
+    refused = [judge(case, tmp_path) for case in collected(REFUSALS)]
+    assert {one.result for one in refused} == {REFUSED}
+    assert "" not in limits_of(refused)
+    documented = " ".join((Path(__file__).parents[2] / "docs/limits.md").read_text().split())
+    assert all(limit in documented for limit in LIMITS)
 
 
 def _case(given: str, value: float) -> Case:

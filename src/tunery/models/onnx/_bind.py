@@ -200,9 +200,11 @@ def _constants(graph: onnx.GraphProto) -> set[str]:
 def _dims(value: onnx.ValueInfoProto) -> Dims | None:
     """Return an input's dimensions: a size, or a name ("" without one); None where not even the rank is known."""
     if not value.type.HasField("tensor_type"):
-        raise ModelError(f"input {value.name!r} is not a tensor; export the model so that it takes plain tensors")
-    if value.type.tensor_type.elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
-        raise ModelError(f"input {value.name!r} holds no numbers; export the model without its text processing")
+        raise ModelError(f"input {value.name!r} is no tensor; export the model so that it takes plain tensors")
+    if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+        raise ModelError(f"input {value.name!r} holds text; export the model without its text processing")
+    if value.type.tensor_type.elem_type == onnx.TensorProto.UNDEFINED:
+        raise ModelError(f"input {value.name!r} has no element type; export the model again")
     if not value.type.tensor_type.HasField("shape"):
         return None
     return tuple(_dim(dim) for dim in value.type.tensor_type.shape.dim)

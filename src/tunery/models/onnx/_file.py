@@ -117,7 +117,8 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
 
 def no_numbers(value: onnx.ValueInfoProto) -> ModelError:
     """Return the refusal of an output that holds other things than numbers."""
-    return ModelError(f"output {value.name!r} is not a tensor of numbers; export the model without post-processing")
+    what = "holds text" if value.type.HasField("tensor_type") else "is no tensor"
+    return ModelError(f"output {value.name!r} {what}; export the model without post-processing")
 
 
 def check_size(model: onnx.ModelProto, most_nodes: int, name: str) -> None:
