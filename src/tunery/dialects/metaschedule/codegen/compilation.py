@@ -13,6 +13,7 @@ from tunery.dialects import Built, Compiled
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
+from tunery.dialects.metaschedule.codegen.bounds import bound_indices
 from tunery.dialects.metaschedule.codegen.linking import link
 from tunery.dialects.metaschedule.codegen.nans import keep_nans
 from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
@@ -58,7 +59,7 @@ def _compile(
     module, coverage = _schedule(lowered, target, chosen, found)
     try:
         whole, weights = take_over(_prepacked(module, target), found)
-        executable = tvm.compile(keep_nans(whole), tvm_target(target), relax_pipeline=_finish())
+        executable = tvm.compile(bound_indices(keep_nans(whole)), tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {reason_of(error)}") from error
     objects = sorted({part.path for part in found.values()})

@@ -18,6 +18,7 @@ from tunery._outputs import replacing
 from tunery.dialects import Built
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
+from tunery.dialects.metaschedule.codegen.bounds import bound_indices
 from tunery.dialects.metaschedule.codegen.linking import link
 from tunery.dialects.metaschedule.codegen.nans import keep_nans
 from tunery.dialects.metaschedule.codegen.splitting import split_prepack
@@ -118,7 +119,7 @@ def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: 
     target = task.target if optimise else replace(task.target, config={**task.target.config, "opt-level": 0})
     try:
         with tvm.transform.PassContext(opt_level=3, config=_BUILD_OPTIONS):
-            library = tvm.tirx.build(keep_nans(split.module), target=tvm_target(target))
+            library = tvm.tirx.build(bound_indices(keep_nans(split.module)), target=tvm_target(target))
         library.write_to_file(str(destination), "o")
     except Exception as error:
         raise DialectError(f"code generation failed: {reason_of(error)}") from error
