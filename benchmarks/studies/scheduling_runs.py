@@ -1,6 +1,7 @@
-"""One run of the scheduling study: several jobs in a room under one strategy, on a cold store."""
+"""One run of the scheduling study: several jobs of one user in a room under one strategy, on a cold store."""
 
 import asyncio
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -46,6 +47,13 @@ class Run:
     def bound_s(self) -> float:
         """The largest resource's total work: no schedule of this work is shorter."""
         return max(self.busy_s[name] / self.capacity[name] for name in self.busy_s)
+
+    @property
+    def mean_end_s(self) -> float:
+        """The mean job's seconds from the submission of all to the end of its last work."""
+        return statistics.mean(
+            max(s.end_s for s in self.spans if s.job_id == job) for job in {s.job_id for s in self.spans}
+        )
 
     def idle(self, name: str) -> float:
         """Return the share of a resource's time that nobody held it, 0 to 1."""

@@ -1,4 +1,4 @@
-"""Many simulated mixes of jobs under every strategy: builds on CPUs, measurements on 1 to 8 devices."""
+"""Many simulated mixes of jobs under every strategy: measurements on 1 to 8 devices, or on the cores of the builds."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,13 @@ from studies.decision_cost import HOSTS, MOST_US, cost_curve, cost_over_hosts_us
 from studies.mixes import MakeMix, MixResult, Summary, simulate_mixes, summarize
 from tunery.devices.cpu.placement import usable_cores
 from tunery.scheduling import STRATEGIES
-from tunery.scheduling.mock import UnitSeconds, gpu_mix, hosts_mix
+from tunery.scheduling.mock import UnitSeconds, cpu_mix, gpu_mix, hosts_mix
 
 MEDIAN_BOUND, GREEDY_MARGIN = 1.05, 0.02
 _MIXES, _QUICK_MIXES = 300, 40
 _DECISIONS, _QUICK_DECISIONS = 20_000, 4_000
 _STRATEGY = "predictive"
+_CPU_MIX = partial(cpu_mix, jobs=4, owners=2)
 
 
 def recorded_sorts() -> list[UnitSeconds]:
@@ -36,6 +37,7 @@ def run(options: Options) -> StudyReport:
         ("recorded", recorded_sorts(), gpu_mix),
         ("log-normal", [], gpu_mix),
         ("recorded, over hosts", recorded_sorts(), hosts_mix),
+        ("recorded, two cores that measuring takes both of", recorded_sorts(), _CPU_MIX),
     ):
         options.say(f"{len(seeds)} mixes, {name}, under {len(STRATEGIES)} strategies")
         results[name] = _simulate(seeds, recorded, make)

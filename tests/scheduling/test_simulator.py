@@ -159,6 +159,18 @@ def test_predictive_beats_greedy_over_mixes(mixes, bound):
     assert summary["greedy"].of_greedy_worst == 1.0
 
 
+@pytest.mark.jobs
+def test_one_users_jobs_end_one_after_the_other_where_measuring_needs_all_cores():
+    def make(seed, recorded):
+        return cpu_mix(seed, recorded, jobs=4, owners=1)
+
+    found = simulate_mixes(range(6), ("greedy", "predictive", "sequential"), make=make)
+    summary = {s.strategy: s for s in summarize(found)}
+    assert summary["predictive"].of_greedy_median <= 1.03
+    assert summary["predictive"].finish_of_greedy <= 0.85
+    assert summary["predictive"].of_greedy_median < summary["sequential"].of_greedy_median
+
+
 def test_a_job_nobody_can_run_is_refused_and_others_finish():
     good = Step("build", "", {"core": 1}, 1, 1.0)
     bad = Step("measure", "", {"device:tpu": 1}, 1, 1.0)

@@ -36,7 +36,7 @@ def test_a_quick_study_shows_every_strategy_and_says_what_it_missed(
         assert [summary["strategy"] for summary in found] == list(STRATEGIES)
         assert all(summary["ratio_median"] >= 0.999999 for summary in found)
     assert {run["seed"] for run in report.data["runs"]["recorded"]} == {5, 6}
-    assert len(report.claims) == 12
+    assert len(report.claims) == 15
     again = run(Options(quick=True, seed=5))
     assert again.data["runs"] == report.data["runs"]
     pytest.importorskip("matplotlib")

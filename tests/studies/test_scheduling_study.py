@@ -27,7 +27,7 @@ def test_a_small_version_measures_all_strategies(tmp_path: Path, monkeypatch: py
     assert {one["trials"] for one in report.data["runs"]} == {48}
     sequential = next(row for row in rows if row["strategy"] == "sequential")
     assert sequential["latency_ratio"] == pytest.approx(1.0)
-    assert len(report.claims) == 3
+    assert len(report.claims) == 4
     assert "predictive" in report.text
     assert [file.name for file in write(report, tmp_path / "out")] == ["scheduling.json", "gantt_2.png", "busy.png"]
     assert not list((tmp_path / "cache").glob("run-*"))

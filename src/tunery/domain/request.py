@@ -95,7 +95,7 @@ MOST_PRIORITY = 10
 class ShareRequest:
     """What a job may claim beside others: a share by its owner's `weight`, doubled by each step of `priority`, 0 to 10.
 
-    Jobs of one owner share what the owner gets; a job without an owner is its own.
+    Jobs of one owner share what the owner gets; those without one are the local user's.
     """
 
     owner: str = ""

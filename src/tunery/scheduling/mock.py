@@ -195,8 +195,13 @@ def gpu_mix(seed: int, recorded: Sequence[UnitSeconds] = ()) -> Mix:
     return Mix({"core": cores, "device:gpu": devices}, tuple(jobs))
 
 
-def cpu_mix(seed: int, recorded: Sequence[UnitSeconds] = (), cores: int = 2, jobs: int = 2) -> Mix:
-    """Return a random mix on a CPU target whose measurements take all cores, so that they alternate with builds."""
+def cpu_mix(
+    seed: int, recorded: Sequence[UnitSeconds] = (), cores: int = 2, jobs: int = 2, owners: int | None = None
+) -> Mix:
+    """Return a random mix on a CPU target whose measurements take all cores, so that they alternate with builds.
+
+    Each job has an owner of its own, or its turn among so many `owners`.
+    """
     rng = np.random.default_rng(seed)
     one, every = {"core": 1}, {"core": cores, "device:cpu": 1}
     needs = {"propose": one, "build": one, "measure": every, "learn": one}
@@ -210,7 +215,7 @@ def cpu_mix(seed: int, recorded: Sequence[UnitSeconds] = (), cores: int = 2, job
             size=16,
             in_flight=4,
             scale=Rates(0.05, 0.09, 0.02, 0.005),
-            owner=f"owner{number}",
+            owner=f"owner{number % (owners or jobs)}",
             recorded=recorded,
         )
         for number in range(jobs)

@@ -196,7 +196,7 @@ def submit_(
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="What a job of that kind is given: output=net.tunery."),
     ] = None,
-    owner: Annotated[str, typer.Option("--owner", help="Whose share of the machine it uses; else its own.")] = "",
+    owner: Annotated[str, typer.Option("--owner", help="Whose share of the machine it uses; else yours.")] = "",
     weight: Annotated[float, typer.Option("--weight", help="How large that share is beside others'.")] = 1.0,
     priority: Annotated[int, typer.Option("--priority", help="0 to 10; each step doubles the share.")] = 0,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the job to end.")] = False,

@@ -39,17 +39,12 @@ class Shares:
         self._owners: dict[str, OwnerShare] = {}
 
     def owner(self, job: ScheduledJob) -> OwnerShare:
-        """Return the account of a job's owner; a job without an owner is its own."""
-        name = job.asked.owner or f"job {job.asked.job_id}"
+        """Return the account of a job's owner."""
+        name = job.asked.owner
         account = self._owners.get(name)
         if account is None:
             account = self._owners[name] = OwnerShare(job.order, used=self.now)
         return account
-
-    def forget(self, job: ScheduledJob) -> None:
-        """Drop the account of a job that is its own owner."""
-        if not job.asked.owner:
-            self._owners.pop(f"job {job.asked.job_id}", None)
 
     def woke(self, job: ScheduledJob) -> None:
         """Note a newly offered stage."""

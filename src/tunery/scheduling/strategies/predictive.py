@@ -34,8 +34,10 @@ class Predictive(Strategy):
     block once the machine is theirs. A shape that was not served for long gets a reservation at the time when what it
     needs is predicted to be free; others start only if that does not delay it (EASY backfilling, Lifka, JSSPP 1995).
 
-    Of an owner's jobs the one with the least left goes first (weighted: Smith, 1956), so that jobs end early. A job
-    that would take long even with the machine to itself goes before it: begun too late, it would run alone at the end.
+    Of an owner's jobs the one with the least left goes first (weighted: Smith, 1956), so that jobs end early. What
+    it waits for with nothing running is reserved for it: else wide stages run when the machine is free by chance, and
+    all jobs go on in step. A job that would take long even with the machine to itself goes before it: begun too late,
+    it would run alone at the end.
     """
 
     name = "predictive"
@@ -95,7 +97,6 @@ class Predictive(Strategy):
     @override
     def job_removed(self, job: ScheduledJob) -> None:
         if not job.paused:
-            self._shares.forget(job)
             self._rests.remove(job)
 
     @override
@@ -113,9 +114,36 @@ class Predictive(Strategy):
             return starved.head(now_s, _UNSERVED * patience_s, window, long_s)[1]
         heads = [queue.head(now_s, _UNSERVED * patience_s, window, long_s) for queue in fitting]
         if waits:
-            at_s = self.pool.fits_at(starved.needs, now_s)
-            heads = [head for head in heads if self._leaves_room(head[1], starved.needs, at_s, now_s)]
-        return min(heads, key=self._rank)[1] if heads else None
+            heads = self._beside(starved.needs, heads, now_s)
+        while heads:
+            first = min(heads, key=self._rank)
+            wider = self._wider(first, now_s, _UNSERVED * patience_s, window, long_s)
+            if wider is None:
+                return first[1]
+            beside = self._beside(wider, heads, now_s)
+            if first in beside:
+                return first[1]
+            heads = beside
+        return None
+
+    def _beside(self, reserved: Needs, heads: list[tuple[float, Stage]], now_s: float) -> list[tuple[float, Stage]]:
+        """Return those that can start without delaying what waits for `reserved`."""
+        at_s = self.pool.fits_at(reserved, now_s)
+        return [head for head in heads if self._leaves_room(head[1], reserved, at_s, now_s)]
+
+    def _wider(
+        self, head: tuple[float, Stage], now_s: float, patience_s: float, window: float, long_s: float
+    ) -> Needs | None:
+        """Return what a job that has less left than `head`'s, and nothing running, needs of the same resources."""
+        used, stage = head
+        for name, amount in stage.needs:
+            for queue in self._by_resource[name]:
+                if queue in self._fitting or dict(queue.needs)[name] <= amount:
+                    continue
+                theirs, other = queue.head(now_s, patience_s, window, long_s)
+                if theirs <= used + window and other.job.rest < stage.job.rest and not other.job.running:
+                    return queue.needs
+        return None
 
     def _open(self, stage: Stage, now_s: float) -> FairQueue:
         queue = self._queues[stage.shape] = FairQueue(self._shares, stage.needs, now_s)
