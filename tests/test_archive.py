@@ -1,6 +1,7 @@
 """A compiled network's file is bounded before it is read, and read as its manifest says or not at all."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -10,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tunery._archive import MEMBERS, ArchiveError, add_signature, extend_manifest, new_archive, open_archive, parse
+from tunery._archive import (
+    MEMBERS,
+    ArchiveError,
+    add_signature,
+    extend_manifest,
+    new_archive,
+    open_archive,
+    parse,
+    vouch,
+)
 
 
 def archive(path: Path, *, body: bytes = b"code") -> Path:
@@ -175,6 +185,18 @@ def test_a_member_is_mapped_as_it_was_written_or_not_at_all(tmp_path: Path) -> N
             opened.map("part")
     with open_archive(path) as opened, pytest.raises(ArchiveError):
         opened.map("other")
+
+
+def test_a_file_that_is_vouched_for_is_not_hashed_until_it_is_written_to(tmp_path: Path) -> None:
+    path = archive(tmp_path / "net")
+    damaged = path.read_bytes().replace(b"code", b"edoc")
+    path.write_bytes(damaged)
+    vouch(path)
+    with open_archive(path) as opened:
+        assert bytes(opened.map("part")) == b"edoc"
+    os.utime(path, ns=(0, 0))
+    with open_archive(path) as opened, pytest.raises(ArchiveError):
+        opened.map("part")
 
 
 @pytest.mark.parametrize("facts", [{"more": 1}, {"more": "x" * 5000}, {"begin": ""}])

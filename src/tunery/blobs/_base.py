@@ -35,12 +35,15 @@ class Blobs(ABC):
     """
 
     @abstractmethod
-    def put(self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True) -> str:
+    def put(
+        self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True, known: str = ""
+    ) -> str:
         """Store bytes, or what is in a file, and return their SHA-256 as 64 hexadecimal digits.
 
         A `temporary` blob is seen by this view alone and ends with its release; it is for what can be made again. With
         `move` the file `source` may be gone afterwards, and nothing is copied on one file system. Without `sync` the
-        disk is not waited for: after a power cut the blob may be damaged, which `get` notices if it verifies.
+        disk is not waited for: after a power cut the blob may be damaged, which `get` notices if it verifies. The
+        digest of a file that is moved is not computed where it is `known`.
 
         Raises:
             BlobError: it cannot be written, as on a full disk; nothing is left of it.

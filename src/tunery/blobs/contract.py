@@ -63,6 +63,16 @@ class BlobsContract(ABC):
             assert not source.exists()
             assert blobs.get(digest, verify=True).read_bytes() == b"its bytes"
 
+    @pytest.mark.parametrize("temporary", [False, True])
+    def test_a_digest_that_is_known_is_not_computed(self, blobs: Blobs, tmp_path: Path, *, temporary: bool) -> None:
+        source = tmp_path / "a file"
+        source.write_bytes(b"other bytes")
+        digest = blobs.put(source, move=True, temporary=temporary, known=ABSENT)
+        assert digest == ABSENT
+        assert blobs.get(digest).read_bytes() == b"other bytes"
+        with pytest.raises(BlobNotFoundError, match="damaged"):
+            blobs.get(digest, verify=True)
+
     def test_a_file_that_is_missing_is_no_fault_of_the_blobs(self, blobs: Blobs, tmp_path: Path) -> None:
         for move in (False, True):
             with pytest.raises(FileNotFoundError):

@@ -61,7 +61,9 @@ class DirectoryBlobs(Blobs):
         return BlobPlace(str(self.directory), self._lease.name, self.limit_bytes)
 
     @override
-    def put(self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True) -> str:
+    def put(
+        self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True, known: str = ""
+    ) -> str:
         if isinstance(source, bytes):
             digest = hashlib.sha256(source).hexdigest()
             if self._known(digest, temporary=temporary):
@@ -69,7 +71,7 @@ class DirectoryBlobs(Blobs):
             with self._written():
                 made, _ = self._copied(io.BytesIO(source))
         else:
-            made, digest = self._taken(source, move=move)
+            made, digest = self._taken(source, known, move=move)
         try:
             if not self._known(digest, temporary=temporary):
                 with self._written():
@@ -205,7 +207,7 @@ class DirectoryBlobs(Blobs):
             raise BlobNotFoundError(f"blob {digest} is not on this host", digest) from None
         os.utime(path)
 
-    def _taken(self, source: Path, *, move: bool) -> tuple[Path, str]:
+    def _taken(self, source: Path, known: str, *, move: bool) -> tuple[Path, str]:
         """Return a file of this lease with what is in another, and its digest; with `move` without a copy if it can."""
         if move:
             with self._written():
@@ -213,7 +215,7 @@ class DirectoryBlobs(Blobs):
                 os.close(handle)
             with suppress(OSError):  # it is on another file system
                 source.replace(name)
-                return Path(name), _digest_of(Path(name))
+                return Path(name), known or _digest_of(Path(name))
             Path(name).unlink(missing_ok=True)
         with source.open("rb") as file, self._written():
             made, digest = self._copied(file)

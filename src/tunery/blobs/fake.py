@@ -29,12 +29,14 @@ class FakeBlobs(Blobs):
         self._end = weakref.finalize(self, shutil.rmtree, self._files, ignore_errors=True)
 
     @override
-    def put(self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True) -> str:
+    def put(
+        self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True, known: str = ""
+    ) -> str:
         with self._lock:
             data = source if isinstance(source, bytes) else source.read_bytes()
             if move and isinstance(source, Path):
                 source.unlink()
-            digest = hashlib.sha256(data).hexdigest()
+            digest = known or hashlib.sha256(data).hexdigest()
             if not temporary or digest not in self._kept:
                 (self._temporary if temporary else self._kept)[digest] = data
             self._use(digest)

@@ -19,8 +19,10 @@ class FollowedBlobs(Blobs):
         self._home, self._followers = home, followers
 
     @override
-    def put(self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True) -> str:
-        return self._home.put(source, temporary=temporary, move=move, sync=sync)
+    def put(
+        self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True, known: str = ""
+    ) -> str:
+        return self._home.put(source, temporary=temporary, move=move, sync=sync, known=known)
 
     @override
     def get(self, digest: str, *, verify: bool = False) -> Path:

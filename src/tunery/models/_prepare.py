@@ -39,7 +39,8 @@ _STALE_S = 86_400.0
 class _Source:
     """A model as read: `content` identifies it; `complete` adds what binding does not need (the zoo's weights).
 
-    `large` are weights that were not read, of a model that no ONNX file can hold.
+    `large` are weights that were not read, of a model that no ONNX file can hold. Those of which no step of simplifying
+    needs the values are `kept` as they are, in a file whose digest is `weights`.
     """
 
     name: str
@@ -48,6 +49,8 @@ class _Source:
     batch: int | None = None
     beside: Mapping[str, _onnx_file.FileStamp] = field(default_factory=dict)
     large: Mapping[str, _onnx_file.Stretch] = field(default_factory=dict)
+    kept: Mapping[str, _onnx_file.Stretch] = field(default_factory=dict)
+    weights: str = ""
     complete: Callable[[onnx.ModelProto], None] | None = None
 
 
@@ -203,14 +206,15 @@ def _prepare(
         if source.complete:
             source.complete(source.model)
         _sweep(directory)
-        large = _large_of(source, Path(model))
+        _read_others(source, Path(model))
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
             try:
-                prepared, weights = simplify(source.model, Path(scratch), ranks, large)
+                prepared, weights = simplify(source.model, Path(scratch), ranks, source.kept)
             except MisfitError as error:
                 raise ModelError(unfit(declared, shapes, error.detail) if shapes else str(error)) from error
-            if large:
-                keep_beside(prepared, large, directory, Path(scratch) / "weights")
+            if source.kept:
+                keep_beside(prepared, source.kept, directory / source.weights, Path(scratch) / "weights")
+                _onnx_file.check_unchanged(source.beside, Path(model))
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)
@@ -230,23 +234,11 @@ def _prepare(
     )
 
 
-def _large_of(source: _Source, path: Path) -> dict[str, _onnx_file.Stretch]:
-    """Return the large weights whose values no step of simplifying needs; the others are read."""
-    staying = may_stay(source.model, source.large.keys())
+def _read_others(source: _Source, path: Path) -> None:
+    """Read the large weights that are not kept as they are."""
     for tensor in source.model.graph.initializer:
-        if tensor.name in source.large and tensor.name not in staying:
+        if tensor.name in source.large and tensor.name not in source.kept:
             _onnx_file.load_weight(tensor, path)
-    return {name: place for name, place in source.large.items() if name in staying}
-
-
-def _check_large(found: _onnx_file.ReadModel, path: Path) -> None:
-    """Refuse a model of which more than 2 GB would have to be read."""
-    needed = found.large.keys() - may_stay(found.model, found.large.keys())
-    if sum(found.large[name].length for name in needed) > _onnx_file.MOST_BYTES:
-        raise ModelError(
-            f"{str(path)!r} has more than 2 GB of weights that are not read by products of matrices alone; split it or "
-            "use half precision"
-        )
 
 
 def _open(model: str, directory: Path, *, trust: bool) -> _Source:
@@ -257,10 +249,23 @@ def _open(model: str, directory: Path, *, trust: bool) -> _Source:
     if path.suffix == ".pt2":
         exported = _torch.export(path, directory, trust=trust)
         return _Source(_name(path), _torch.content_of(path), _onnx_file.read(exported).model)
-    found = _onnx_file.read(path)
-    _check_large(found, path)
-    content = digest(found.model.SerializeToString(deterministic=True), *map(digest_of, found.large.values()))
-    return _Source(_name(path), content, found.model, beside=found.beside, large=found.large)
+    return _with_digests(_onnx_file.read(path), path)
+
+
+def _with_digests(found: _onnx_file.ReadModel, path: Path) -> _Source:
+    """Return a model that was read with the digests of what was not: more than 2 GB of it need not be read later."""
+    staying, stamps = may_stay(found.model, found.large.keys()), list(found.beside.values())
+    kept = {name: place for name, place in found.large.items() if name in staying}
+    others = [place for name, place in found.large.items() if name not in staying]
+    if sum(place.length for place in others) > _onnx_file.MOST_BYTES:
+        raise ModelError(
+            f"{str(path)!r} has more than 2 GB of weights that are not read by products of matrices alone; split it or "
+            "use half precision"
+        )
+    digests = [digest_of(places, stamps) for places in (kept.values(), others) if places]
+    content = digest(found.model.SerializeToString(deterministic=True), *digests)
+    weights = digests[0] if kept else ""
+    return _Source(_name(path), content, found.model, None, found.beside, found.large, kept, weights)
 
 
 def _name(path: Path) -> str:

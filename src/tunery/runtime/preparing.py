@@ -84,7 +84,8 @@ class Preparer:
 
         It goes with those who use it: what is kept has further names, and onnx reads no such file for a model.
         """
-        self._blobs.put(directory / network.weights, move=True, temporary=True, sync=False)
+        path = directory / network.weights
+        self._blobs.put(path, move=True, temporary=True, sync=False, known=network.weights)
 
     def _drop_if_damaged(self, key: str) -> None:
         blob = self._blobs.find(key)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from tunery._archive import vouch
 from tunery.blobs import Blobs
 from tunery.dialects import Array, labels
 from tunery.domain import BlobDigest, TensorSpec
@@ -61,7 +62,9 @@ class CompiledContestant(Contestant):
         from tunery.delivery.files.loading import load_compiled
 
         super().__init__(inputs, seed)
-        self._network = load_compiled(blobs.get(blob), threads)
+        path = blobs.get(blob)
+        vouch(path)
+        self._network = load_compiled(path, threads)
 
     def _run(self) -> Sequence[Array]:
         return self._network(*self._arrays)

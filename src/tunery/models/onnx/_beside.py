@@ -2,63 +2,77 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import onnx
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tunery._errors import ModelError
-from tunery.models.onnx._file import Stretch
+from tunery.models.onnx._file import FileStamp, Stretch
 
-_ALIGNMENT, _CHUNK = 4096, 1 << 24
-
-
-def digest_of(place: Stretch) -> str:
-    """Return the digest of a weight's value.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
-    hashed = hashlib.sha256()
-    for chunk in _chunks(place):
-        hashed.update(chunk)
-    return hashed.hexdigest()
+_ALIGNMENT, _CHUNK, _REMEMBERED = 4096, 1 << 24, 16
 
 
-def keep_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], directory: Path, scratch: Path) -> None:
-    """Write the values of the weights that a model still has to a file in `directory`, which the model names then.
+def digest_of(places: Iterable[Stretch], stamps: Iterable[FileStamp]) -> str:
+    """Return the digest of the file that `keep_beside` writes of these values; `stamps` are of the files they are in.
 
-    The file is called by its digest, and written as `scratch` first. A value that several weights share is there once.
+    A process that asks again for files that have not changed gets it without reading them.
 
     Raises:
         ModelError: a value cannot be read.
     """
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in large]
-    hashed, offsets, zeros = hashlib.sha256(), dict[Stretch, int](), bytes(_CHUNK)
+    return _digest_of(tuple(places), tuple(stamps))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _digest_of(places: tuple[Stretch, ...], _: tuple[FileStamp, ...]) -> str:
+    hashed, size = hashlib.sha256(), 0
+    for place, offset in _laid_out(places).items():
+        hashed.update(bytes(offset - size))
+        for chunk in _chunks(place):
+            hashed.update(chunk)
+        size = offset + place.length
+    return hashed.hexdigest()
+
+
+def keep_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], path: Path, scratch: Path) -> None:
+    """Write the values of large weights to the file `path`, which those that a model still has name then.
+
+    It is written as `scratch` first, and called by its digest. A value that several weights share is there once.
+
+    Raises:
+        ModelError: a value cannot be read.
+    """
+    offsets, zeros = _laid_out(large.values()), bytes(_CHUNK)
     with scratch.open("xb") as file:
-        for place in dict.fromkeys(large[tensor.name] for tensor in kept):
-            padding = bytes(-file.tell() % _ALIGNMENT)
-            hashed.update(padding)
-            file.write(padding)
-            offsets[place] = file.tell()
+        for place, offset in offsets.items():
+            file.seek(offset)
             for chunk in _chunks(place):
-                hashed.update(chunk)
                 if chunk == (zeros if len(chunk) == _CHUNK else bytes(len(chunk))):  # holes stay holes
                     file.seek(len(chunk), os.SEEK_CUR)
                 else:
                     file.write(chunk)
         file.truncate(file.tell())
-    name = hashed.hexdigest()
-    scratch.replace(directory / name)
-    for tensor in kept:
+    scratch.replace(path)
+    for tensor in (tensor for tensor in model.graph.initializer if tensor.name in large):
         place = large[tensor.name]
         tensor.data_location = onnx.TensorProto.EXTERNAL
         del tensor.external_data[:]
-        told = {"location": name, "offset": str(offsets[place]), "length": str(place.length)}
+        told = {"location": path.name, "offset": str(offsets[place]), "length": str(place.length)}
         for key, value in told.items():
             tensor.external_data.add(key=key, value=value)
+
+
+def _laid_out(places: Iterable[Stretch]) -> dict[Stretch, int]:
+    """Return where each value begins in the file that is written of them."""
+    offsets, size = dict[Stretch, int](), 0
+    for place in dict.fromkeys(places):
+        offsets[place] = size + -size % _ALIGNMENT
+        size = offsets[place] + place.length
+    return offsets
 
 
 def weights_of(model: onnx.ModelProto) -> str:

@@ -261,8 +261,26 @@ def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[str, FileSt
     offset = info.offset or 0
     left = found.st_size - offset
     length = left if info.length is None else min(left, info.length)
-    stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-    return info.location, stamp, Stretch(path, offset, length)
+    return info.location, _stamp_of(found), Stretch(path, offset, length)
+
+
+def _stamp_of(found: os.stat_result) -> FileStamp:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_unchanged(beside: Mapping[str, FileStamp], path: Path) -> None:
+    """Check that the files beside the model in `path` are those that were looked at before they were copied.
+
+    Raises:
+        ModelError: one was written to meanwhile.
+    """
+    for location, stamp in beside.items():
+        try:
+            same = _stamp_of((path.parent / location).stat()) == stamp
+        except OSError:
+            same = False
+        if not same:
+            raise ModelError(f"{location!r} beside {str(path)!r} has changed while it was read; prepare it again")
 
 
 def _is_whole(tensor: onnx.TensorProto, place: Stretch, folder: Path) -> bool:
