@@ -1,10 +1,11 @@
 """What this process may use of the processor: cores, and the instructions that a compiled file needs.
 
-Code with others would end the process.
+Code with others would end the process. And what compilers call another host's ARM processor.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 # NumPy asks the processor and the system at its start; it tells of those that kernels may gain by.
 from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[import-not-found]
@@ -18,6 +19,31 @@ _OTHERWISE = {
     "fullfp16": "asimdhp",
 }
 """What NumPy calls instructions otherwise than LLVM, beside underscores and capitals."""
+# Implementer and part, as /proc/cpuinfo has them (the Arm Architecture Reference Manual's MIDR_EL1).
+_ARM = {
+    ("0x41", "0xd03"): "cortex-a53",
+    ("0x41", "0xd04"): "cortex-a35",
+    ("0x41", "0xd05"): "cortex-a55",
+    ("0x41", "0xd07"): "cortex-a57",
+    ("0x41", "0xd08"): "cortex-a72",
+    ("0x41", "0xd09"): "cortex-a73",
+    ("0x41", "0xd0a"): "cortex-a75",
+    ("0x41", "0xd0b"): "cortex-a76",
+    ("0x41", "0xd0c"): "neoverse-n1",
+    ("0x41", "0xd0d"): "cortex-a77",
+    ("0x41", "0xd40"): "neoverse-v1",
+    ("0x41", "0xd41"): "cortex-a78",
+    ("0x41", "0xd42"): "cortex-a78ae",
+    ("0x41", "0xd44"): "cortex-x1",
+    ("0x41", "0xd46"): "cortex-a510",
+    ("0x41", "0xd47"): "cortex-a710",
+    ("0x41", "0xd48"): "cortex-x2",
+    ("0x41", "0xd49"): "neoverse-n2",
+    ("0x41", "0xd4b"): "cortex-a78c",
+    ("0x41", "0xd4f"): "neoverse-v2",
+    ("0x4e", "0x004"): "carmel",
+    ("0xc0", "0xac3"): "ampere1",
+}
 
 
 def lacking(needed: Iterable[object]) -> list[str]:
@@ -29,6 +55,11 @@ def lacking(needed: Iterable[object]) -> list[str]:
 def usable_cores() -> int:
     """Return how many cores this process may run on, as `taskset` and containers say."""
     return len(os.sched_getaffinity(0))
+
+
+def arm_name(facts: Mapping[str, Any]) -> str | None:
+    """Return what compilers call an ARM processor, by its device's facts; None where it is not known."""
+    return _ARM.get((str(facts.get("vendor")), str(facts.get("model"))))
 
 
 def _plain(name: str) -> str:

@@ -26,9 +26,14 @@ def enter(readable: Iterable[Path], writable: Iterable[Path]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     with contextlib.suppress(OSError):
         _leave_network(libc)
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    if version > 0:
+    if (version := landlock_version()) > 0:
         _keep_to(libc, version, readable, writable)
+
+
+def landlock_version() -> int:
+    """Return the version of Linux's Landlock here; below 1 there is none, and files are open to what is shut in."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
 def _leave_network(libc: ctypes.CDLL) -> None:

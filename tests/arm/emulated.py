@@ -19,10 +19,10 @@ import platformdirs
 
 HERE = Path(__file__).resolve()
 TREE = HERE.parents[2]
-_VERSION = "1"  # of what is prepared: raise it, and it is made again
+_VERSION = "2"  # of what is prepared: raise it, and it is made again
 _LIBRARIES = (
     *("libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libffi8", "libssl3", "libbz2-1.0", "liblzma5"),
-    *("libsqlite3-0", "libuuid1", "libncursesw6", "libtinfo6", "libreadline8", "libdb5.3"),
+    *("libsqlite3-0", "libuuid1", "libncursesw6", "libtinfo6", "libreadline8", "libdb5.3", "libgomp1"),
 )
 _PYTHON = ("python3.11", "python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
 _RUNTIME = (

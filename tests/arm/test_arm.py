@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from cross_gcc import cross_lacking
 from job_tools import family, outcomes_of, records_in, request_in, wait_until
 from onnx import TensorProto, helper, numpy_helper
 
@@ -137,10 +138,7 @@ def compare(model: Path, file: Path, directory: Path) -> None:
         for one in session.get_inputs()
     }
     np.savez(directory / "given.npz", **{f"{at:03}": array for at, array in enumerate(given.values())})
-    command = [emulated.python(MACHINE, CPU), "-c", RUN, file, directory / "given.npz", directory / "made.npz"]
-    environment = os.environ | {"PYTHONPATH": emulated.path(MACHINE)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_there(file, directory)
     with np.load(directory / "made.npz") as made:
         for expected, name in zip(session.run(None, given), made.files, strict=True):
             np.testing.assert_allclose(made[name], expected, rtol=1e-3, atol=1e-4)
@@ -178,6 +176,89 @@ def test_a_bundle_is_written_here_and_runs_there(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
+SCALE = """
+#include <string.h>
+void scale(const float *x, float *y) {
+    static float kept[N];
+    static int calls;
+    if (FAULT == 1) { memcpy(y, x, sizeof kept); return; }
+    if (FAULT == 2 && calls++) { memcpy(y, kept, sizeof kept); return; }
+    if (FAULT == 3) y[1 << 20] = 1;
+    if (FAULT == 4) for (volatile int forever = 1; forever;) ;
+    for (int j = 0; j < (FAULT ? 1 : TIMES); j++)
+#pragma omp parallel for
+        for (int i = 0; i < N; i++) y[i] = 3 * x[i];
+    memcpy(kept, y, sizeof kept);
+}
+"""
+SCALE_FILE = """
+function = "scale"
+source = "scale.c"
+restrictions = ["FAULT == 0 or TIMES == 1"]
+[problem]
+N = 4096
+[[arguments]]
+name = "x"
+shape = ["N"]
+[[arguments]]
+name = "y"
+shape = ["N"]
+output = true
+[parameters]
+FAULT = [0, 1, 2, 3, 4]
+TIMES = [1, 40]
+[default]
+FAULT = 0
+TIMES = 40
+[reference]
+numpy = "3 * x"
+"""
+
+
+@pytest.mark.skipif(bool(cross_lacking()), reason=cross_lacking() or "nothing is missing")
+def test_a_users_kernel_in_c_is_built_here_and_tuned_and_delivered_there(pi: Path, tmp_path: Path) -> None:
+    (tmp_path / "scale.c").write_text(SCALE)
+    (tmp_path / "scale.toml").write_text(SCALE_FILE)
+    store = str(tmp_path / "store.db")
+    request = Request(
+        str(tmp_path / "scale.toml"), dialect="kernels", threads=1, budget=Budget.parse("8trials"), store=store, on=PI
+    )
+    with Session(store) as session:
+        report = session.tune(request, lambda _: None, threading.Event())
+        compiled, _ = session.compile(request, tmp_path / "scale.tunery", FillPolicy())
+    [state] = report.job.tasks
+    assert (report.job.state, state.parameters) == (JobState.DONE, {"FAULT": 0, "TIMES": 1})
+    assert {record.measurement.outcome for record in records_in(tmp_path, Mode.FINAL)} == {Outcome.OK}
+    with pytest.raises(UsageError, match="aarch64"):
+        load_compiled(tmp_path / "scale.tunery")
+    given = np.linspace(-1, 1, 4096, dtype=np.float32)
+    np.savez(tmp_path / "given.npz", x=given)
+    run_there(tmp_path / "scale.tunery", tmp_path)
+    with np.load(tmp_path / "made.npz") as made:
+        np.testing.assert_allclose(made["arr_0"], 3 * given)
+    texts = {Path(one).suffix: one for one in compiled.texts}
+    assert "#define TIMES 1\n" in Path(texts[".c"]).read_text()
+    (tmp_path / "main.c").write_text(
+        f'#include "{texts[".h"]}"\n#include <stdio.h>\nfloat x[4096] = {{3}}, y[4096];\n'
+        'int main(void) { scale(x, y); printf("%g", y[0]); return 0; }\n'
+    )
+    command = [COMPILER, "-fopenmp", str(tmp_path / "main.c"), texts[".c"], "-o", str(tmp_path / "main")]
+    subprocess.run(command, check=True, capture_output=True)
+    ran = subprocess.run(
+        [*emulated.program(MACHINE, CPU), tmp_path / "main"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "9"
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+def run_there(file: Path, directory: Path) -> None:
+    """Run a compiled file in a process of the machine, on the arrays in given.npz; its outputs are in made.npz."""
+    command = [emulated.python(MACHINE, CPU), "-c", RUN, file, directory / "given.npz", directory / "made.npz"]
+    environment = os.environ | {"PYTHONPATH": emulated.path(MACHINE)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_crashes_hangs_or_computes_wrong_there_costs_itself_only(pi: Path, tmp_path: Path) -> None:
     source = "fake:faults?tasks=1&segfault=3,17&hang=5&one_off=7,11"
     report = tune(replace(request_in(tmp_path, source, "40trials"), on=PI))
@@ -190,7 +271,8 @@ def test_what_crashes_hangs_or_computes_wrong_there_costs_itself_only(pi: Path, 
 
 def test_a_check_says_in_plain_words_what_the_machine_lacks(tmp_path: Path) -> None:
     whole = {check.name: check.state for check in check_host(PI, emulated.agent(MACHINE, CPU), FakeBlobs())}
-    assert whole == dict.fromkeys(("agent", "machine", "clock", "cache", "versions", "runtime"), CheckState.OK)
+    named = ("agent", "machine", "clock", "cache", "versions", "runtime")
+    assert whole == dict.fromkeys(named, CheckState.OK) | {"sandbox": CheckState.WARN}  # qemu's user mode has none
     bare = shlex.quote(str(emulated.python(MACHINE, CPU)))
     for paths, lacking in (("", "tunery"), (emulated.TREE / "src", "No module")):
         command = f"env PYTHONPATH={paths} {bare} -m tunery agent --stdio"

@@ -12,7 +12,7 @@ from tunery.blobs import DirectoryBlobs
 from tunery.devices import open_device
 from tunery.dialects import store_built
 from tunery.dialects.configurations.candidates import candidate_of
-from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels import UsersKernels
 from tunery.domain import Budget, Measurement, Origin, Outcome
 from tunery.domain.request import FillPolicy, Request
 from tunery.measuring.service import Measurer
@@ -111,7 +111,7 @@ def check_that_no_cheat_wins(path: Path, directory: Path, dialect: str, ending: 
     assert "SQUARE_LOCAL_SIZE {50}" in texts[".h"]
 
 
-def measured_alone(path: Path, directory: Path, dialect: KernelsDialect, fault: int) -> Measurement:
+def measured_alone(path: Path, directory: Path, dialect: UsersKernels, fault: int) -> Measurement:
     """Measure one kernel of a faulty file with no incumbent, so that it is not given up however slow it is."""
     blobs = DirectoryBlobs(directory / "blobs")
     [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))

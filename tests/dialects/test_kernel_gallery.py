@@ -9,7 +9,7 @@ import pytest
 from tunery.devices import open_device
 from tunery.dialects import file_dialect, get_dialect
 from tunery.dialects.contract import DialectContract
-from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels import UsersKernels
 from tunery.dialects.kernels.opencl import OpenClDialect
 from tunery.domain import Candidate
 from tunery.measuring.verification import compare, expect
@@ -46,7 +46,7 @@ def test_an_example_in_opencl_computes_what_its_reference_computes(name: str, tm
 
 def check_example(path: Path, tmp_path: Path) -> None:
     dialect = get_dialect(file_dialect(str(path)) or "")
-    assert isinstance(dialect, KernelsDialect)
+    assert isinstance(dialect, UsersKernels)
     [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
     inputs = DialectContract.inputs(task, seed=0)
 

@@ -2,7 +2,9 @@
 
 import ctypes
 import json
+import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cross_gcc import board, cross_lacking
 from half_kernel import check_half, half_file
 from square_kernel import square_file
 
@@ -22,13 +25,15 @@ from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.dialects.kernels.kernel_tuner import Result, cache_of
-from tunery.domain import Budget, Candidate, Network, Outcome, Target, Task
+from tunery.domain import Budget, Candidate, DeviceDescription, Network, Outcome, Target, Task
 from tunery.domain.request import FillPolicy, Request
 from tunery.service.session import Session, compile_model
 from tunery.store import open_store
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
+CROSS_LACKING = cross_lacking()
+_AARCH64 = 183  # EM_AARCH64 in the ELF specification
 PRODUCT = """
 void product(const float *a, const float *b, int n, float *c) {
     for (int i = 0; i < n; i++) for (int j = 0; j < N; j++) c[i * N + j] = 0;
@@ -142,6 +147,13 @@ class TestKernelsContract(DialectContract):
     def target(cls, dialect: KernelsDialect) -> Target:
         return dialect.resolve_target("native", 1)
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_device(cls) -> DeviceDescription:
+        if CROSS_LACKING:
+            pytest.skip(CROSS_LACKING)
+        return board(["asimd"])
+
 
 def loaded(path: Path, directory: Path, candidate: Callable[[KernelsDialect, Task], Candidate]) -> tuple[Task, Kernel]:
     dialect = KernelsDialect()
@@ -228,6 +240,61 @@ def test_a_processor_that_gcc_makes_no_code_for_is_told_before_anything_is_built
     with pytest.raises(TargetError, match="z80") as caught:
         dialect.extract(network, elsewhere)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(bool(CROSS_LACKING), reason=CROSS_LACKING or "nothing is missing")
+@pytest.mark.parametrize(
+    ("device", "processor"),
+    [
+        (board(["asimd"]), "cortex-a72"),
+        (board(["asimd", "asimddp", "asimdhp"], "0xd0b"), "cortex-a76"),
+        # One whose kernel hides what others of its kind have gets no code for that.
+        (board(["asimd"], "0xd0b"), "generic"),
+        (board(["asimd", "asimddp", "asimdhp", "i8mm"], "0xfff"), "generic+dotprod+fp16+i8mm"),
+    ],
+)
+def test_a_kernel_for_a_board_is_built_here_for_what_the_board_says_of_itself(
+    device: DeviceDescription, processor: str, tmp_path: Path
+) -> None:
+    dialect = KernelsDialect()
+    target = dialect.resolve_target_of("native", 2, device)
+    assert target.config["mcpu"] == processor
+    network = dialect.own_network(str(written(tmp_path)))
+    [task] = dialect.extract(network, target)
+    built = dialect.build(task, dialect.baseline(task), tmp_path)
+    [machine] = struct.unpack_from("<18xH", built.path.read_bytes())
+    assert machine == _AARCH64
+    with pytest.raises(DialectError, match="loaded"):
+        dialect.load(task, built, open_device("cpu"))
+    dialect.compile(network, target, {}, tmp_path / "product.tunery")
+    with pytest.raises(UsageError, match="aarch64"):
+        tunery.load_compiled(tmp_path / "product.tunery")
+    told = json.loads(dialect.texts(tmp_path / "product.tunery")[".json"])
+    assert told["compiler"] == "aarch64-linux-gnu-gcc"
+    assert f"-mcpu={processor}" in told["flags"]
+
+
+@pytest.mark.skipif(bool(CROSS_LACKING), reason=CROSS_LACKING or "nothing is missing")
+@pytest.mark.parametrize(
+    "spec",
+    ["cortex-a76", "znver4", "{", '{"mcpu": "cortex-a53"}', '{"kind": "c", "mcpu": "armv8-a"}', "cortex-a53 -I/"],
+)
+def test_what_a_board_cannot_run_or_nobody_knows_is_refused(spec: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        KernelsDialect().resolve_target_of(spec, 1, board(["asimd"]))
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_cross_compiler_its_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gcc").symlink_to(str(shutil.which("gcc")))
+    script = (
+        "from tunery.dialects.kernels import KernelsDialect; from tunery.domain import DeviceDescription\n"
+        "board = DeviceDescription('cpu', 'a board', (0,), {'arch': 'aarch64', 'vector': []})\n"
+        "try: KernelsDialect().resolve_target_of('native', 1, board)\nexcept Exception as error: print(error)"
+    )
+    environment = os.environ | {"PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert "install it, for example as `gcc-aarch64-linux-gnu`" in done.stdout
 
 
 @pytest.mark.jobs

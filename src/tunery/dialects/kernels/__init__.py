@@ -3,17 +3,19 @@
 kernel_file    our TOML form, and all checks; kernel_tuner: Kernel Tuner's T1, caches and T4
 specification  a kernel as read, in plain data; expressions, formulas: what a file may compute
 configurations (beside this room)  the space, and the search of it
-gcc            builds one in C; kernel, buffers: runs it between guard pages
+gcc            builds one in C; cross: for another host's processor
+kernel         runs one between guard pages (buffers), in C in a process of its own (process, _child)
 delivery       the best one as a file
 opencl         the dialect of those in OpenCL
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
@@ -24,6 +26,7 @@ from tunery.dialects import (
     Codegen,
     Compiled,
     CompiledNetwork,
+    CrossCompiler,
     Dialect,
     Kernel,
     NetworkCompiler,
@@ -43,6 +46,7 @@ from tunery.domain import (
     Candidate,
     Check,
     CheckState,
+    DeviceDescription,
     Network,
     Origin,
     Record,
@@ -64,49 +68,12 @@ _PARAMETERS = "parameters"
 _FORMULA = b"tunery reference in NumPy"
 
 
-class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordWriter):
-    """Kernels with parameters, built by gcc."""
+class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordWriter):
+    """Kernels with parameters, in one language."""
 
-    name = "kernels"
     formats = FORMATS
     runs_users_code = True
-    _language = "c"
-
-    @property
-    @override
-    def compiler(self) -> str:
-        from tunery.dialects.kernels.gcc import version
-
-        return f"gcc {version() or 'absent'} build {_BUILD}"
-
-    @override
-    def doctor(self) -> Iterable[Check]:
-        from tunery.dialects.kernels.gcc import version
-
-        found = version()
-        if found:
-            return (Check("gcc", CheckState.OK, f"{found}, for kernels in C"),)
-        return (Check("gcc", CheckState.OK, "not installed: kernels in C cannot be tuned", "install gcc to tune them"),)
-
-    @override
-    def resolve_target(self, spec: str, threads: int) -> Target:
-        from tunery.dialects.kernels.gcc import check_processor, native_processor
-
-        if threads < 1:
-            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
-        if spec == "native":
-            return Target(self.name, {"kind": "c", "mcpu": native_processor()}, threads)
-        try:
-            config = json.loads(spec)
-            known = config["kind"] == "c" and config.keys() == {"kind", "mcpu"} and isinstance(config["mcpu"], str)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            known = False
-        if not known:
-            raise TargetError(
-                f'unknown target {spec!r:.60}; use native, or an object as {{"kind": "c", "mcpu": "..."}}'
-            )
-        check_processor(config["mcpu"])
-        return Target(self.name, config, threads)
+    _language: ClassVar[str]
 
     @override
     def own_network(self, source: str) -> Network:
@@ -143,6 +110,7 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
             except DialectError as error:
                 raise ModelError(f"{source!r}: {error}; mend the source") from error
 
+    @abstractmethod
     def _build(  # noqa: PLR0917 - what a build depends on
         self,
         kernel: KernelSpecification,
@@ -157,19 +125,19 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         Raises:
             DialectError: it does not build.
         """
-        from tunery.dialects.kernels.gcc import build
 
-        build(kernel, source, function, configuration, target.config["mcpu"], path)
-
+    @abstractmethod
     def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> "BuiltKernel":
         """Load what `_build` wrote.
 
         Raises:
             DialectError: it does not load.
         """
-        from tunery.dialects.kernels.kernel import CKernel
 
-        return CKernel(kernel, path, device, threads)
+    @property
+    @abstractmethod
+    def _delivery(self) -> ModuleType:
+        """The module of what is delivered: `write`, the class `Delivered`, and the `MEMBERS` that are texts."""
 
     @override
     def open(
@@ -290,13 +258,6 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         self._delivery.write(output, network, kernel, configuration, target)
         return Compiled(str(output), {kernel.key: candidate.key if candidate else None})
 
-    @property
-    def _delivery(self) -> ModuleType:
-        """The module of what is delivered: `write`, the class `Delivered`, and the `MEMBERS` that are texts."""
-        from tunery.dialects.kernels import delivery
-
-        return delivery
-
     @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
         loaded: CompiledNetwork = self._delivery.Delivered(path, threads, digest)
@@ -313,6 +274,84 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         from tunery.dialects.kernels.kernel_tuner import written
 
         return written(_specification(task.workload.program), records, device, format_name)
+
+
+class KernelsDialect(UsersKernels, CrossCompiler):
+    """Kernels in C with OpenMP, built by gcc."""
+
+    name = "kernels"
+    _language = "c"
+
+    @property
+    @override
+    def compiler(self) -> str:
+        from tunery.dialects.kernels.gcc import version
+
+        return f"gcc {version() or 'absent'} build {_BUILD}"
+
+    @override
+    def doctor(self) -> Iterable[Check]:
+        from tunery.dialects.kernels.gcc import version
+
+        found = version()
+        if found:
+            return (Check("gcc", CheckState.OK, f"{found}, for kernels in C"),)
+        return (Check("gcc", CheckState.OK, "not installed: kernels in C cannot be tuned", "install gcc to tune them"),)
+
+    @override
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        from tunery.dialects.kernels.gcc import Processor, defined, native_processor
+
+        if threads < 1:
+            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+        if spec == "native":
+            return Target(self.name, {"kind": "c", "mcpu": native_processor()}, threads)
+        try:
+            config = json.loads(spec)
+            known = config["kind"] == "c" and config.keys() == {"kind", "mcpu"} and isinstance(config["mcpu"], str)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            known = False
+        if not known:
+            raise TargetError(
+                f'unknown target {spec!r:.60}; use native, or an object as {{"kind": "c", "mcpu": "..."}}'
+            )
+        defined(Processor(config["mcpu"]))
+        return Target(self.name, config, threads)
+
+    @override
+    def resolve_target_of(self, spec: str, threads: int, device: DeviceDescription) -> Target:
+        from tunery.dialects.kernels.cross import config_for
+
+        if threads < 1:
+            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+        return Target(self.name, config_for(spec, device), threads)
+
+    @override
+    def _build(
+        self,
+        kernel: KernelSpecification,
+        source: str,
+        function: str,
+        configuration: Mapping[str, Value],
+        target: Target,
+        path: Path,
+    ) -> None:
+        from tunery.dialects.kernels.gcc import build, processor_of
+
+        build(kernel, source, function, configuration, processor_of(target.config), path)
+
+    @override
+    def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> "BuiltKernel":
+        from tunery.dialects.kernels.kernel import CKernel
+
+        return CKernel(kernel, path, device, threads)
+
+    @property
+    @override
+    def _delivery(self) -> ModuleType:
+        from tunery.dialects.kernels import delivery
+
+        return delivery
 
 
 @lru_cache(maxsize=64)

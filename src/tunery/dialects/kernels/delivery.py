@@ -3,6 +3,7 @@
 import ctypes
 import json
 import math
+import platform
 import shlex
 import tempfile
 import time
@@ -18,7 +19,7 @@ from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels._child import load_openmp
-from tunery.dialects.kernels.gcc import build, flags, macros
+from tunery.dialects.kernels.gcc import build, flags, macros, processor_of
 from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, read_specification
 from tunery.domain import Network, Target, TensorSpec
 
@@ -35,20 +36,20 @@ def write(
     Raises:
         DialectError: it does not build; nothing is left.
     """
-    mcpu = target.config["mcpu"]
+    processor = processor_of(target.config)
     parts = {
         "kernel.c": source_text(kernel, configuration),
         "kernel.h": header_text(kernel),
         "kernel.json": json.dumps(
             {"made by": "tunery", "function": kernel.function, "parameters": dict(configuration),
-             "problem": dict(kernel.problem), "flags": flags(kernel, mcpu),
-             "threads": target.threads},
+             "problem": dict(kernel.problem), "compiler": processor.gcc,
+             "flags": flags(kernel, processor), "threads": target.threads},
             indent=2,
         ) + "\n",
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
         library = Path(scratch) / "kernel.so"
-        build(kernel, kernel.source, kernel.function, configuration, mcpu, library)
+        build(kernel, kernel.source, kernel.function, configuration, processor, library)
         with replacing(output) as part, new_archive(part) as archive:
             for name, text in parts.items():
                 with archive.member(name) as member:
@@ -56,7 +57,8 @@ def write(
             archive.add("kernel.so", library)
             archive.finish({
                 "dialect": "kernels", "format": _FORMAT, "network": network.name, "threads": target.threads,
-                "kernel": kernel.text, "parameters": dict(configuration), "default": dict(kernel.default),
+                "machine": processor.machine or platform.machine(), "kernel": kernel.text,
+                "parameters": dict(configuration), "default": dict(kernel.default),
             })  # fmt: skip
 
 
@@ -146,6 +148,8 @@ class Delivered(CompiledNetwork):
             with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch, open_archive(path, digest) as archive:
                 if archive.manifest["format"] != _FORMAT:
                     raise ArchiveError("it is of another version")  # noqa: TRY301 - one message for all faults
+                if (machine := archive.manifest.get("machine", platform.machine())) != platform.machine():
+                    raise UsageError(f"{path} was compiled for {machine!r:.20}; load it on such a machine")
                 kernel = read_specification(str(archive.manifest["kernel"]))
                 self.threads = thread_count(threads, archive.manifest["threads"])
                 archive.extract("kernel.so", Path(scratch) / "kernel.so")

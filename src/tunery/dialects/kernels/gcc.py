@@ -6,8 +6,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tunery._errors import DialectError, TargetError
 from tunery.dialects.configurations.expressions import Value
@@ -54,12 +56,30 @@ void tunery_run(void **p, long calls, int threads, char *array, const long *plac
 _CALL = "void tunery_call(void **p) {{ {function}({arguments}); }}\n"
 
 
+@dataclass(frozen=True)
+class Processor:
+    """What code is generated for: a processor, by gcc's name of it, of another kind of `machine` where that is told."""
+
+    name: str
+    machine: str = ""
+
+    @property
+    def gcc(self) -> str:
+        """The compiler's command."""
+        return f"{self.machine}-linux-gnu-gcc" if self.machine else "gcc"
+
+
+def processor_of(config: Mapping[str, Any]) -> Processor:
+    """Return the processor that a target is for."""
+    return Processor(config["mcpu"], config.get("machine", ""))
+
+
 @cache
-def version() -> str:
-    """Return gcc's version, "" where there is none."""
-    if shutil.which("gcc") is None:
+def version(gcc: str = "gcc") -> str:
+    """Return a gcc's version, "" where it is not installed."""
+    if shutil.which(gcc) is None:
         return ""
-    done = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=False)
+    done = subprocess.run([gcc, "-dumpfullversion"], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
@@ -78,13 +98,15 @@ def native_processor() -> str:
 
 
 @cache
-def processor_flags(mcpu: str) -> tuple[str, ...]:
+def processor_flags(processor: Processor) -> tuple[str, ...]:
     """Return what has gcc generate code for a processor; for this one, all that it knows of it, in words for any host.
 
     A name such as `znver3` is not enough: a virtual machine may have more instructions, or fewer.
     """
-    if mcpu != native_processor():
-        return (f"-march={mcpu}",)
+    if processor.machine:
+        return (f"-mcpu={processor.name}",)
+    if processor.name != native_processor():
+        return (f"-march={processor.name}",)
     command = ["gcc", "-march=native", "-###", "-x", "c", "-S", "-o", "-", "/dev/null"]
     done = subprocess.run(command, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False)
     words = next((shlex.split(line) for line in done.stderr.splitlines() if "/cc1 " in line), [])
@@ -93,23 +115,33 @@ def processor_flags(mcpu: str) -> tuple[str, ...]:
 
 
 @cache
-def check_processor(name: str) -> None:
-    """Check that gcc here generates code for a processor, which may be another host's.
+def defined(processor: Processor) -> frozenset[str]:
+    """Return the macros that gcc here defines for a processor, which may be another host's.
 
     Raises:
-        TargetError: it cannot.
+        TargetError: it is not installed, or does not know the processor.
     """
-    native = native_processor()
-    if name == native:
-        return
-    if _MCPU.fullmatch(name):
-        command = ["gcc", f"-march={name}", "-x", "c", "-E", "-", "-o", "/dev/null"]
-        if subprocess.run(command, input="", capture_output=True, text=True, check=False).returncode == 0:
-            return
-    raise TargetError(
-        f"gcc knows no processor {name!r:.60} here; write native, or {{'kind': 'c', 'mcpu': {native!r}}}, and measure "
-        "on hosts with processors of this kind"
-    )
+    if processor.machine and not _has_library(processor.gcc):
+        raise TargetError(
+            f"kernels in C for {processor.machine} are built by {processor.gcc}, which is not installed with its C "
+            f"library; install it, for example as `gcc-{processor.machine}-linux-gnu` and `libc6-dev-arm64-cross`"
+        )
+    native = "" if processor.machine else native_processor()
+    if processor.name == native or _MCPU.fullmatch(processor.name):
+        command = [processor.gcc, *processor_flags(processor), "-x", "c", "-dM", "-E", "-"]
+        done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return frozenset(line.split()[1] for line in done.stdout.splitlines())
+    known = f", or {{'kind': 'c', 'mcpu': {native!r}}}, and measure on hosts of this kind" if native else ""
+    raise TargetError(f"{processor.gcc} knows no processor {processor.name!r:.60}; write native{known}")
+
+
+def _has_library(gcc: str) -> bool:
+    """Return whether a gcc is here with the C library that programs for its machine are linked with."""
+    if not version(gcc):
+        return False
+    done = subprocess.run([gcc, "-print-file-name=crti.o"], capture_output=True, text=True, check=False)
+    return "/" in done.stdout
 
 
 def macros(problem: Mapping[str, Value], configuration: Mapping[str, Value]) -> str:
@@ -124,21 +156,26 @@ def _literal(value: Value) -> str:
     return f"({value})" if not isinstance(value, str) and value < 0 else str(value)
 
 
-def flags(kernel: KernelSpecification, mcpu: str) -> list[str]:
+def flags(kernel: KernelSpecification, processor: Processor) -> list[str]:
     """Return the flags that a kernel's code is generated with."""
-    return [*_FLAGS, *processor_flags(mcpu), *kernel.flags]
+    return [*_FLAGS, *processor_flags(processor), *kernel.flags]
 
 
 def build(  # noqa: PLR0917 - what a build depends on
-    kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value], mcpu: str, path: Path
+    kernel: KernelSpecification,
+    source: str,
+    function: str,
+    configuration: Mapping[str, Value],
+    processor: Processor,
+    path: Path,
 ) -> None:
     """Build a shared library with the entry `tunery_run`.
 
     Raises:
         DialectError: gcc refuses the source; its first error is told. Nothing is left at `path`.
-        TargetError: as `check_processor`.
+        TargetError: as `defined`.
     """
-    check_processor(mcpu)
+    defined(processor)
     values = [_argument(place, one) for place, one in enumerate(kernel.arguments)]
     text = (
         f'{_ENTRY}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'
@@ -146,10 +183,10 @@ def build(  # noqa: PLR0917 - what a build depends on
     )
     part = path.with_name(f"{path.name}.o")
     compiling = [
-        "gcc", "-x", "c", *flags(kernel, mcpu), *_CHECKED, "-fPIC", "-c", "-o", str(part), "-",
+        processor.gcc, "-x", "c", *flags(kernel, processor), *_CHECKED, "-fPIC", "-c", "-o", str(part), "-",
     ]  # fmt: skip
     # Linked without the author's flags: with -ffast-math it would change how the whole process rounds.
-    linking = ["gcc", "-shared", "-fopenmp", "-s", "-Wl,--no-undefined", "-o", str(path), str(part), "-lm"]
+    linking = [processor.gcc, "-shared", "-fopenmp", "-s", "-Wl,--no-undefined", "-o", str(path), str(part), "-lm"]
     try:
         _run(compiling, function, text)
         _run(linking, function)
@@ -177,5 +214,5 @@ def _argument(place: int, one: Argument) -> str:
 
 
 def _first_error(text: str) -> str:
-    lines = [line for line in text.splitlines() if "error" in line or "undefined reference" in line]
+    lines = [line for line in text.splitlines() if "error" in line.lower() or "undefined reference" in line]
     return " ".join((lines or text.splitlines() or ["it says nothing"])[0].split())[:240]

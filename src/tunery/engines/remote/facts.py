@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from tunery._locks import own_directory
+from tunery._sandbox import landlock_version
 from tunery._settings import cache_directory
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import granted_bytes, granted_cores, usable_cores
@@ -39,11 +40,12 @@ def host_facts() -> HostFacts:
 
 
 def host_checks(*, measuring: bool = False) -> Iterator[Check]:
-    """Look at what a host's workers need here, one after the other: the cache, and each dialect.
+    """Look at what a host's workers need here, one after the other: the cache, the sandbox, and each dialect.
 
     With `measuring` only what runs kernels that others have compiled: the dialect's runtime.
     """
     yield cache_check()
+    yield _sandbox_check()
     for name in installed_dialects():
         try:
             dialect = get_dialect(name)
@@ -81,6 +83,14 @@ def cache_check() -> Check:
     if free < _LEAST_DISK_BYTES:
         return Check("cache", CheckState.WARN, found, f"make room for {_LEAST_DISK_BYTES >> 30} GiB")
     return Check("cache", CheckState.OK, found)
+
+
+def _sandbox_check() -> Check:
+    """Are users' kernels and torch programs kept from files?"""
+    if (found := landlock_version()) > 0:
+        return Check("sandbox", CheckState.OK, f"Landlock {found} keeps users' code from files")
+    lacking = "no Landlock: users' kernels in C and torch programs can read this user's files"
+    return Check("sandbox", CheckState.WARN, lacking, "run only your own here, or take Linux 5.13 or later")
 
 
 def _packages() -> Iterator[tuple[str, str]]:

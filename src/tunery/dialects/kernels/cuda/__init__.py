@@ -21,7 +21,7 @@ from tunery.devices import Device
 from tunery.devices.cuda.driver import connect, find, no_library
 from tunery.dialects import Built, Kernel
 from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels import UsersKernels
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Target, Task
@@ -33,7 +33,7 @@ _EXAMPLE = '{"kind": "cuda", "arch": "sm_90"}'
 _LOOK_S = 60.0
 
 
-class CudaDialect(KernelsDialect):
+class CudaDialect(UsersKernels):
     """Kernels with parameters, built by NVRTC for the GPU's own instructions."""
 
     name = "cuda"

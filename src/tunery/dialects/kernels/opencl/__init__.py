@@ -19,7 +19,7 @@ from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, connect, no_library
 from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels import UsersKernels
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Environment, Target
@@ -29,7 +29,7 @@ _BUILD = "1"
 _LOOK_S = 60.0
 
 
-class OpenClDialect(KernelsDialect):
+class OpenClDialect(UsersKernels):
     """Kernels with parameters, built by the device's own compiler."""
 
     name = "opencl"
