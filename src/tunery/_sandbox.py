@@ -1,15 +1,17 @@
 """Take rights from this process for good: the network, and all files but those that it needs (Linux 5.13 and later).
 
 What the kernel, or a container around us, does not permit is left out: this is a second wall, behind the check of what
-is loaded.
+is loaded. Every user's kernel starts with this file, so it imports little.
 """
 
-import contextlib
 import ctypes
 import os
+import stat
 import struct
-from collections.abc import Iterable
-from pathlib import Path
+
+TYPE_CHECKING = False  # what `typing` has
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _NO_NEW_PRIVILEGES = 38
@@ -18,16 +20,31 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIRECTORY, _TRUNCATE = 1 << 0, 1 << 1, 
 _READ = _EXECUTE | _READ_FILE | _READ_DIRECTORY
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many there are, by the version of the interface; later ones have 16
+_PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/sys", "/dev")
+_Path = str | os.PathLike[str]
 
 
-def enter(readable: Iterable[Path], writable: Iterable[Path]) -> None:
+def enter(readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:
     """Keep this thread, and all that it starts, from the network and from files outside of these directories."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with contextlib.suppress(OSError):
-        _leave_network(libc)
+    _leave_network(libc)
     if (version := landlock_version()) > 0:
-        _keep_to(libc, version, readable, writable)
+        _keep_to(libc, version, (*_SYSTEM, *readable), writable)
+
+
+def call_kept_to(call: "Callable[[], None]", readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:
+    """Call something in a thread that, with all processes that it starts, reads programs and these directories only.
+
+    Not even the system's settings, and nothing that is imported first there.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    libc, allowed = ctypes.CDLL(None, use_errno=True), (*_PROGRAMS, *readable)
+    with ThreadPoolExecutor(1) as thread:
+        if (version := landlock_version()) > 0:
+            thread.submit(_keep_to, libc, version, allowed, writable).result()
+        thread.submit(call).result()
 
 
 def landlock_version() -> int:
@@ -39,13 +56,17 @@ def landlock_version() -> int:
 def _leave_network(libc: ctypes.CDLL) -> None:
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_NEW_USER | _NEW_NETWORK):
-        raise OSError(ctypes.get_errno(), "unshare")
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        return
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        try:
+            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+            os.write(descriptor, text.encode())
+            os.close(descriptor)
+        except OSError:
+            return
 
 
-def _keep_to(libc: ctypes.CDLL, version: int, readable: Iterable[Path], writable: Iterable[Path]) -> None:
+def _keep_to(libc: ctypes.CDLL, version: int, readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:
     """Restrict files by Landlock, and from its version 4 TCP, from 6 signals and abstract sockets of others."""
     every = (1 << _FILE_RIGHTS.get(version, 16)) - 1
     fields = [every, *([0b11] if version >= 4 else []), *([0b11] if version >= 6 else [])]
@@ -53,9 +74,9 @@ def _keep_to(libc: ctypes.CDLL, version: int, readable: Iterable[Path], writable
     ruleset = libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     if ruleset < 0:
         return
-    for path in (*map(Path, _SYSTEM), *readable):
+    for path in readable:
         _allow(libc, ruleset, path, _READ & every)
-    _allow(libc, ruleset, Path("/dev/null"), (_READ | _WRITE_FILE | _TRUNCATE) & every)
+    _allow(libc, ruleset, "/dev/null", (_READ | _WRITE_FILE | _TRUNCATE) & every)
     for path in writable:
         _allow(libc, ruleset, path, every)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
@@ -63,9 +84,11 @@ def _keep_to(libc: ctypes.CDLL, version: int, readable: Iterable[Path], writable
     os.close(ruleset)
 
 
-def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
-    with contextlib.suppress(OSError):
+def _allow(libc: ctypes.CDLL, ruleset: int, path: _Path, rights: int) -> None:
+    try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        allowed = rights if path.is_dir() else rights & _OF_FILES
-        libc.syscall(_ADD_RULE, ruleset, ctypes.c_int(1), struct.pack("=Qi", allowed, descriptor), ctypes.c_uint32(0))
-        os.close(descriptor)
+    except OSError:
+        return
+    allowed = rights if stat.S_ISDIR(os.fstat(descriptor).st_mode) else rights & _OF_FILES
+    libc.syscall(_ADD_RULE, ruleset, ctypes.c_int(1), struct.pack("=Qi", allowed, descriptor), ctypes.c_uint32(0))
+    os.close(descriptor)

@@ -10,6 +10,7 @@ from half_kernel import check_half, half_file
 from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alone, product_file, written
 
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
+from tunery._sandbox import landlock_version
 from tunery.devices import Device, open_device
 from tunery.devices.contract import DeviceContract
 from tunery.dialects.contract import DialectContract
@@ -198,6 +199,12 @@ def test_a_source_that_does_not_compile_is_told_before_anything_is_timed(
 def test_a_launch_or_flag_that_cannot_be_is_one_sentence(tmp_path: Path, old: str, new: str) -> None:
     assert old in PRODUCT_FILE
     extracted(written(tmp_path, PRODUCT, PRODUCT_FILE.replace(old, new, 1)))
+
+
+@pytest.mark.skipif(landlock_version() < 1, reason="this kernel, or a container, has no Landlock")
+def test_a_source_reads_no_files_of_others_as_it_is_compiled(tmp_path: Path) -> None:
+    (secret := tmp_path / "secret.h").write_text("")
+    assert "secret.h" in extracted(written(tmp_path, f'#include "{secret}"\n{PRODUCT}', PRODUCT_FILE))
 
 
 def test_a_block_of_too_many_threads_is_refused_as_it_is_built(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Kernels in C are tuned from end to end, and no kernel that cheats or breaks is ever delivered."""
 
-import ctypes
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from square_kernel import square_file
 
 import tunery
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
+from tunery._sandbox import landlock_version
 from tunery.delivery.files.inspection import inspect
 from tunery.devices import open_device
 from tunery.dialects import Kernel, Observation
@@ -448,7 +448,7 @@ def test_what_calls_a_kernel_has_no_other_name(tmp_path: Path) -> None:
 
 
 def test_a_kernel_reaches_no_files_of_others_and_no_variables(tmp_path: Path) -> None:
-    if ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1)) < 1:
+    if landlock_version() < 1:
         pytest.skip("this kernel, or a container, has no Landlock")
     (secret := tmp_path / "secret").touch()
     source = f"""
@@ -462,6 +462,34 @@ void square(const float *x, float *y) {{
     kernel.bind([np.ones(5000, np.float32)])
     kernel.call()
     assert kernel.outputs()[0][:4].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '#include "{}"', "#if __has_include(\"{}\")\n#error it is seen\n#endif\n#include \"{}\"",
+        'asm(".incbin \\"{}\\"");', 'asm(".include \\"{}\\"");', '#include "/etc/passwd"', '#include "secret.h"',
+        'asm(".incbin \\"/proc/self/environ\\"");',
+    ],
+)  # fmt: skip
+def test_a_source_reads_no_files_of_others_as_it_is_compiled(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if landlock_version() < 1:
+        pytest.skip("this kernel, or a container, has no Landlock")
+    (tmp_path / "secret.h").write_text("int told;\n")
+    monkeypatch.chdir(tmp_path)
+    source = f"{line.replace('{}', str(tmp_path / 'secret.h'))}\nvoid square(const float *x, float *y) {{}}"
+    with pytest.raises(ModelError) as caught:
+        loaded(written(tmp_path, source, FAULTY_FILE), tmp_path, lambda dialect, task: dialect.baseline(task))
+    assert "it is seen" not in str(caught.value)
+
+
+def test_a_source_that_grows_without_end_is_ended(tmp_path: Path) -> None:
+    source = "void square(const float *x, float *y) {}\nchar more[1L << 40] = {1};"
+    with pytest.raises(ModelError):
+        loaded(written(tmp_path, source, FAULTY_FILE), tmp_path, lambda dialect, task: dialect.baseline(task))
+    assert not list(tmp_path.glob("gcc-*")), "nothing is left"
 
 
 def test_a_kernel_that_ends_its_process_says_so(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import DialectError, TargetError
+from tunery._sandbox import call_kept_to
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification
 
 _FLAGS = ("-O3", "-fopenmp")
 _CHECKED = ("-Werror=incompatible-pointer-types", "-Werror=implicit-function-declaration", "-Werror=int-conversion")
 _LONGEST_S = 100.0
+# What one of gcc's processes may use of time, memory and disk; where the limit is lower already, that holds.
+# In seconds, KiB, and blocks of 512 bytes.
+_LIMITED = '{ ulimit -t 100; ulimit -v 4194304; ulimit -f 524288; } 2>/dev/null; exec "$@"'
 _MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
 
 # What tunery calls. It stands before the author's text, no macro of which so reaches it; it calls no other function,
@@ -181,29 +186,40 @@ def build(  # noqa: PLR0917 - what a build depends on
         f'{_ENTRY}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'
         f'#line 1 "its call"\n{_CALL.format(function=function, arguments=", ".join(values))}'
     )
-    part = path.with_name(f"{path.name}.o")
-    compiling = [
-        processor.gcc, "-x", "c", *flags(kernel, processor), *_CHECKED, "-fPIC", "-c", "-o", str(part), "-",
-    ]  # fmt: skip
-    # Linked without the author's flags: with -ffast-math it would change how the whole process rounds.
-    linking = [processor.gcc, "-shared", "-fopenmp", "-s", "-Wl,--no-undefined", "-o", str(path), str(part), "-lm"]
-    try:
-        _run(compiling, function, text)
-        _run(linking, function)
-    except DialectError:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gcc-", dir=path.parent) as scratch:
+        part, library = Path(scratch) / "kernel.o", Path(scratch) / "kernel.so"
+        gcc, built = processor.gcc, str(part)
+        compiling = [gcc, "-x", "c", *flags(kernel, processor), *_CHECKED, "-fPIC", "-pipe", "-c", "-o", built, "-"]
+        # Linked without the author's flags: with -ffast-math it would change how the whole process rounds.
+        linking = [gcc, "-shared", "-fopenmp", "-s", "-Wl,--no-undefined", "-o", str(library), built, "-lm"]
+
+        def run() -> None:
+            _run(compiling, function, scratch, text)
+            _run(linking, function, scratch)
+
+        call_kept_to(run, [_tools(gcc)], [Path(scratch)])
+        library.rename(path)
 
 
-def _run(command: Sequence[str], function: str, text: str = "") -> None:
+def _run(command: Sequence[str], function: str, scratch: str, text: str = "") -> None:
+    environment = os.environ | {"TMPDIR": scratch, "LC_ALL": "C", "CCACHE_DISABLE": "1"}
+    limited = ["/bin/sh", "-c", _LIMITED, "sh", *command]
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
+        done = subprocess.run(
+            limited, input=text, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DialectError(f"gcc does not build {function}: {type(error).__name__}") from error
     if done.returncode:
         raise DialectError(f"gcc refuses {function}: {_first_error(done.stderr)}")
+
+
+@cache
+def _tools(gcc: str) -> Path:
+    """Return the directory in which a gcc and what belongs to it are installed."""
+    done = subprocess.run([gcc, "-print-search-dirs"], capture_output=True, text=True, check=False)
+    found = re.match(r"install: (.*?)/lib(?:64|exec)?/gcc[^/]*/", done.stdout)
+    return Path(found[1] if found else "/usr")
 
 
 def _argument(place: int, one: Argument) -> str:

@@ -3,12 +3,14 @@
 import base64
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from tunery._errors import DialectError
+from tunery._sandbox import call_kept_to
 from tunery.devices.cuda.driver import no_library
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.gcc import macros
@@ -172,8 +174,12 @@ def _compiled(text: str, function: str, options: list[str]) -> tuple[bytes, str]
     try:
         _answer(nvrtc.nvrtcAddNameExpression(program, expression))
         given = [option.encode() for option in options]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
-        if int(status):
+        answers: list[tuple[Any, ...]] = []
+        call_kept_to(  # the source may include any file
+            lambda: answers.append(nvrtc.nvrtcCompileProgram(program, len(given), given)),
+            (sys.prefix, sys.base_prefix, *filter(None, sys.path)), (),
+        )  # fmt: skip
+        if int(answers[0][0]):
             log = b" " * _answer(nvrtc.nvrtcGetProgramLogSize(program))
             _answer(nvrtc.nvrtcGetProgramLog(program, log))
             raise DialectError(f"NVRTC refuses {function}: {_first_error(log.decode(errors='replace'), function)}")
