@@ -1,21 +1,20 @@
-"""`python -I -S _child.py JSON`: calls one user's kernel in a process that has few rights and none of our code.
+"""Calls one user's kernel in a process that has few rights and none of our code beside this and `_sandbox`.
 
-It needs the standard library only. It answers each message on its socket with one: empty ones until the kernel is
-loaded, then what is wrong with it, or nothing; then each `ORDER` with the seconds that its calls took by the clock of
-this process, which the kernel may have changed.
+It is started for every kernel, so it imports little. It answers each message on its socket with one: empty ones until
+the kernel is loaded, then what is wrong with it, or nothing; then each `ORDER` with the seconds that its calls took by
+the clock of this process, which the kernel may have changed.
 """
 
+import _socket  # what `socket` wraps, which is slow to import
 import ctypes
-import json
 import mmap
 import os
-import runpy
-import socket
 import struct
-import sys
 import time
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # what `typing` has
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ORDER = struct.Struct("<qqqq")  # calls, the changed array's number, or -1, how many places, bytes of a value
 TIME = struct.Struct("<d")
@@ -23,36 +22,47 @@ LOAD = b"load"
 _FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value  # of mmap
 
 
-def main(told: dict[str, Any]) -> None:
-    """Give up rights, load the kernel, and call it as often as is said, until nobody says more."""
-    control = socket.socket(fileno=told["control"])
+def main(  # noqa: PLR0917 - from a command line
+    enter: "Callable[[tuple[str, ...], tuple[str, ...]], None]",
+    library: str,
+    control: str,
+    changes: str,
+    count: str,
+    arrays: str,
+    *readable: str,
+) -> None:
+    """Give up rights, load the kernel, and call it as often as is said, until nobody says more.
+
+    `enter` gives up the rights, `control` and `changes` are files, `count` is that of threads, and `arrays` say of each
+    array what `GuardedArray.shared` says, or nothing of a number.
+    """
+    wire = _socket.socket(fileno=int(control))
     libc = ctypes.CDLL(None, use_errno=True)
-    addresses = [_mapped(libc, **array) if array else 0 for array in told["arrays"]]
-    changes = mmap.mmap(told["changes"], 0)
-    written = ctypes.addressof(ctypes.c_char.from_buffer(changes))
-    openmp = load_openmp()
-    library = told["library"]  # its copy is gone when this is over: nothing else need be readable
-    runpy.run_path(told["sandbox"])["enter"](map(Path, (library, *told["readable"])), ())
-    while control.recv(len(LOAD)) != LOAD:
-        control.send(b"\0")
+    addresses = [_mapped(libc, *map(int, one.split(","))) if one else 0 for one in arrays.split(";")]
+    shared = mmap.mmap(int(changes), 0)
+    written = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+    openmp, threads = load_openmp(), int(count)
+    enter((library, *readable), ())
+    while wire.recv(len(LOAD)) != LOAD:
+        wire.send(b"\0")
     try:
         run = ctypes.CDLL(library).tunery_run
     except (OSError, AttributeError) as error:
-        control.send(str(error).encode(errors="replace")[:500])
+        wire.send(str(error).encode(errors="replace")[:500])
         return
     if openmp is not None:
-        openmp.omp_set_num_threads(told["threads"])
-    control.send(b"\0")
+        openmp.omp_set_num_threads(threads)
+    wire.send(b"\0")
     long, pointer = ctypes.c_long, ctypes.c_void_p
     run.argtypes, run.restype = (pointer, long, ctypes.c_int, pointer, pointer, pointer, long, long), None
     pointers = (pointer * len(addresses))(*addresses)
-    first, threads, clock = ctypes.cast(pointers, pointer), told["threads"], time.perf_counter
-    while order := control.recv(ORDER.size):
-        calls, array, count, width = ORDER.unpack(order)
-        values = (addresses[array], written, written + 8 * count) if count else (0, 0, 0)
+    first, clock = ctypes.cast(pointers, pointer), time.perf_counter
+    while order := wire.recv(ORDER.size):
+        calls, array, places, width = ORDER.unpack(order)
+        values = (addresses[array], written, written + 8 * places) if places else (0, 0, 0)
         start = clock()
-        run(first, calls, threads, *values, width, count)
-        control.send(TIME.pack(clock() - start))
+        run(first, calls, threads, *values, width, places)
+        wire.send(TIME.pack(clock() - start))
 
 
 def _mapped(libc: ctypes.CDLL, file: int, size: int, guard: int, start: int) -> int:
@@ -75,7 +85,3 @@ def load_openmp() -> ctypes.CDLL | None:
         return ctypes.CDLL("libgomp.so.1")
     except OSError:  # then the kernel's own loading says what is missing
         return None
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

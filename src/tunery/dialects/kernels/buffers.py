@@ -24,7 +24,8 @@ class GuardedArray:
 
     What is between the array and these pages holds known bytes: fewer than `aligned` behind it, fewer than a page
     before it, and `zone` bytes more on each side. All of that is `inside`, where the array begins at `offset`. `shared`
-    is what another process needs to have the same memory: a file, where `size` bytes lie between so many of `guard`.
+    is what another process needs to have the same memory: a file, how many bytes lie there between how many others, and
+    where the array begins in them.
     """
 
     def __init__(self, name: str, shape: Sequence[int], dtype: str, *, aligned: int = _ALIGNED, zone: int = 0) -> None:
@@ -43,7 +44,7 @@ class GuardedArray:
                 raise DialectError("this system does not let memory be protected")
         start = _GUARD + inner - back
         self.inside, self.offset = whole[_GUARD:-_GUARD], inner - back
-        self.shared = {"file": file, "size": inner, "guard": _GUARD, "start": self.offset}
+        self.shared = (file, inner, _GUARD, self.offset)
         self._name = name
         self._before, self._behind = whole[_GUARD:start], whole[start + size : -_GUARD]
         self._before[:], self._behind[:] = _KNOWN, _KNOWN

@@ -1,14 +1,11 @@
 """A kernel in C in a process of its own: what its author wrote runs there, and the clock is here."""
 
-import json
 import mmap
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +21,10 @@ from tunery.dialects.kernels.buffers import GuardedArray
 ROUND_TRIP_S = 5e-5
 """What the way to the process and back may take: so much of what a call takes here is not counted."""
 _PINGS = 16
+_START = (
+    "import sys; sys.path += sys.argv[1:3]; import _child, _sandbox; del sys.path[-2:]; "
+    "_child.main(_sandbox.enter, *sys.argv[3:])"
+)
 _KEPT = ("OMP_", "GOMP_", "GOTO_", "MALLOC_", "LD_LIBRARY_PATH")
 
 
@@ -45,13 +46,11 @@ class KernelProcess:
         self._clock = clock
         changes = os.memfd_create("changes")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
+        with theirs:
             try:
                 os.truncate(changes, 3 * 8 * most)
                 self._changes = mmap.mmap(changes, 0)
-                own = Path(scratch) / "kernel.so"
-                shutil.copyfile(library, own)
-                self._process = self._start(own, threads, arrays, theirs.fileno(), changes)
+                self._process = self._start(library, threads, arrays, theirs.fileno(), changes)
             except OSError as error:
                 raise DialectError(f"the kernel's process cannot be started: {error}") from error
             finally:
@@ -71,16 +70,14 @@ class KernelProcess:
     def _start(
         self, library: Path, threads: int, arrays: Sequence[GuardedArray | None], control: int, changes: int
     ) -> subprocess.Popen[bytes]:
-        shared = [None if one is None else one.shared for one in arrays]
-        told = {
-            "library": str(library), "threads": threads, "arrays": shared, "control": control, "changes": changes,
-            "sandbox": _sandbox.__file__, "readable": _readable(),
-        }  # fmt: skip
+        shared = [one and one.shared for one in arrays]
+        modules = [Path(_sandbox.__file__).parent, Path(_child.__file__).parent]
+        told = [library, control, changes, threads, ";".join(",".join(map(str, one or ())) for one in shared)]
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", _child.__file__, json.dumps(told)],
+            [sys.executable, "-I", "-S", "-c", _START, *map(str, (*modules, *told)), *_readable()],
             env={name: value for name, value in os.environ.items() if name.startswith(_KEPT)},
             stdin=subprocess.DEVNULL,
-            pass_fds=[control, changes, *(one["file"] for one in shared if one)],
+            pass_fds=[control, changes, *(one[0] for one in shared if one)],
         )
 
     def _ask(self, order: bytes) -> tuple[bytes, float]:
