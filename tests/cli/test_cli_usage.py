@@ -51,6 +51,7 @@ def test_a_malformed_budget(run: Run, budget: str) -> None:
         (("tune", "fake:demo", "--shape", "x=1xx2"), "--shape"),
         (("tune", "fake:demo", "--shape", "x=0x3"), "--shape"),
         (("tune", "fake:demo", "--shape", "x=1", "--shape", "x=2"), "twice"),
+        (("bench", "fake:demo", "--shape", f"x={','.join(map(str, range(1, 51)))}"), "50 values"),
         (("tune", "fake:demo", "--threads", "4096"), "threads"),
         (("tune", "fake:demo", "--threads", "-1"), "--threads"),
         (("tune", "fake:demo", "--seed", "-1"), "--seed"),

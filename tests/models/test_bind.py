@@ -106,6 +106,7 @@ def test_an_input_of_unknown_rank_takes_the_given_shape() -> None:
         ({"x": (1, 4)}, {"z": (1, 4)}, "no input 'z'; its inputs are 'x'"),
         ({"x": (1, 4)}, {"x": (1, 4, 1)}, r"'x' has 2 dimensions \[1, 4\], not the 3 of 1x4x1; .*--shape x=1x4"),
         ({"x": (1, 4)}, {"x": (0, 4)}, "cannot have the shape 0x4"),
+        ({"x": ("N", 8)}, {"N": (10**9,)}, "'x' would have 8,000,000,000 elements"),
         ({"x": (0, 4)}, {}, r"'x' is \[0, 4\], and a dimension of 0 holds nothing. .*--shape x=1x4"),
         ({"a": ("s", 4), "b": ("s", 4)}, {"a": (2, 4), "b": (3, 4)}, "'s' cannot be both 2 and 3"),
     ],

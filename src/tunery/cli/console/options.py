@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError
-from tunery.domain.request import DEFAULT_DIALECT
+from tunery.domain.request import DEFAULT_DIALECT, MOST_SHAPES
 
 if TYPE_CHECKING:
     from tunery.domain.request import FillPolicy, Request
@@ -162,7 +162,7 @@ def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
     [{'batch': (1,), 'length': (128,)}, {'batch': (4,), 'length': (128,)}]
 
     Raises:
-        UsageError: one is malformed, an input is named twice, or numbers of values do not agree.
+        UsageError: one is malformed, an input is named twice, there are too many values, or they are not equally many.
     """
     found: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
@@ -179,6 +179,8 @@ def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         said = ", ".join(f"{name} {len(values)}" for name, values in found.items() if len(values) > 1)
         raise UsageError(f"--shape has unequal numbers of values ({said}); give each as many, or one for all")
     count = max(counts, default=1)
+    if count > MOST_SHAPES:
+        raise UsageError(f"--shape has {count} values, of which at most {MOST_SHAPES} are taken; give fewer")
     bindings = [{name: values[at % len(values)] for name, values in found.items()} for at in range(count)]
     if any(one in bindings[:at] for at, one in enumerate(bindings)):
         name, values = max(found.items(), key=lambda one: len(one[1]))

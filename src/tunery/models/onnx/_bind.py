@@ -1,5 +1,6 @@
 """Give every input of a model a static shape: the user's, the model's own, or a batch of one."""
 
+import math
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +15,7 @@ Dims = tuple[int | str, ...]
 Shapes = Mapping[str, tuple[int, ...]]
 _EMPTY = "0"
 """A dimension that the file says is 0: nobody means that, and it is bound by name only, not taken for a batch."""
+_MOST_ELEMENTS = 2**31 - 1
 _BATCH = re.compile(r"n|b|bs|batch\w*", re.IGNORECASE)
 _PLACEHOLDERS = frozenset({"?", "-1", "None", "none"})
 # What exporters write where nobody chose a name: TensorFlow unk__12, Paddle DynamicDimension.0, torch s77 or x_dim_0.
@@ -67,6 +69,8 @@ def bound_shapes(
         bound[name] = tuple(size for size in static if size is not None)
         if len(bound[name]) != len(given):
             _refuse(declared, shapes, sizes)
+        if math.prod(bound[name]) > _MOST_ELEMENTS:
+            raise ModelError(f"input {name!r} would have {math.prod(bound[name]):,} elements; give smaller sizes")
     return bound
 
 
