@@ -25,6 +25,7 @@ from tunery.models.onnx._beside import digest_of, keep_beside, weights_of
 from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, free_inputs, unfit
 from tunery.models.onnx._detached import may_stay, serialised
 from tunery.models.onnx._expand import expandable
+from tunery.models.onnx._loops import loops
 from tunery.models.onnx._simplify import MisfitError, simplify
 from tunery.models.onnx._unfuse import fused
 from tunery.models.torch import _export_process as _torch
@@ -183,7 +184,8 @@ def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Bind the source's model, in place, and return the digest of what comes out of it."""
     bound = bind(source.model, {name: tuple(shape) for name, shape in shapes.items()}, source.batch)
     wanted = canonical_json({name: list(shape) for name, shape in bound.items()})
-    return digest(source.content, wanted, PREPARING_VERSION, *expandable(source.model), *fused(source.model))
+    known = (*expandable(source.model), *fused(source.model), *loops(source.model))
+    return digest(source.content, wanted, PREPARING_VERSION, *known)
 
 
 def _prepare(

@@ -18,6 +18,7 @@ from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
 from tunery.models.onnx._expand import expand
 from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, no_numbers
 from tunery.models.onnx._fold import fold
+from tunery.models.onnx._loops import is_loop, types_of_loop
 from tunery.models.onnx._pads import write_pads
 from tunery.models.onnx._unfuse import unfuse
 
@@ -29,6 +30,7 @@ _MOST_NODES = 30_000
 """An import takes time with the square of the nodes: 20,000 activations take 100 s."""
 _INLINED = "_inlfunc_"
 _LARGE_BYTES = 1 << 16
+_MOST_ROUNDS = 64
 _UNINFERRED = frozenset({"MeanVarianceNormalization"})
 _NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
@@ -133,7 +135,9 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
             values[tensor.name] = tensor.raw_data
             tensor.ClearField("raw_data")
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    while _tell_shapes(inferred.graph):
+    for _ in range(_MOST_ROUNDS):
+        if not (_tell_shapes(inferred.graph) or _tell_loops(inferred)):
+            break
         inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
     for tensor in inferred.graph.initializer:
         if tensor.name in values:
@@ -157,6 +161,28 @@ def _tell_shapes(graph: onnx.GraphProto) -> bool:
             (graph.value_info.add(name=node.output[0]) if after is None else after).type.CopyFrom(before.type)
             told = True
     return told
+
+
+def _tell_loops(model: onnx.ModelProto) -> bool:
+    """Give the outputs of loops the types that can be told; say if one was new."""
+    graph, told = model.graph, False
+    outputs = {value.name: value for value in graph.output}
+    typed = {value.name: value for value in (*graph.input, *graph.value_info)} | outputs
+    for node in filter(is_loop, graph.node):
+        known = {name: value.type for name, value in typed.items()}
+        known |= {one.name: onnx.helper.make_tensor_type_proto(one.data_type, one.dims) for one in graph.initializer}
+        for name, kind in types_of_loop(node, known, model).items():
+            if _sizes_in(kind) > _sizes_in(known.get(name, onnx.TypeProto())):
+                (typed[name] if name in typed else graph.value_info.add(name=name)).type.CopyFrom(kind)
+                told = True
+    return told
+
+
+def _sizes_in(kind: onnx.TypeProto) -> int:
+    """Return how much of a type's shape is known: its rank, and its sizes."""
+    shape = kind.tensor_type
+    known = sum(dim.HasField("dim_value") for dim in shape.shape.dim)
+    return 1 + known if shape.HasField("shape") else 0
 
 
 def _complete(model: onnx.ModelProto, aside: Collection[str], ranks: Mapping[str, int]) -> None:
