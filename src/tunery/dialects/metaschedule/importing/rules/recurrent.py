@@ -12,6 +12,7 @@ from tunery.dialects.metaschedule.importing.rules.common import Convert, const_l
 
 _MOST_STEPS = 256
 """Steps of a recurrent network that are written out one by one."""
+_TOGETHER = 16
 
 Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
 """From one step's projected input and the states before it to the states after it."""
@@ -126,8 +127,8 @@ def recurrent(operator: str) -> Convert:
             found, last = _unrolled(operator, attributes, cell, rows, tuple(states), (steps, batch, backward))
             outputs.append(found)
             ends.append(last)
-        y = emit(relax.op.stack(outputs, axis=1))  # steps, directions, batch, hidden
-        finals = [emit(relax.op.stack([end[i] for end in ends], axis=0)) for i in range(len(ends[0]))]
+        y = _stacked(emit, outputs, 1)  # steps, directions, batch, hidden
+        finals = [_stacked(emit, [end[i] for end in ends], 0) for i in range(len(ends[0]))]
         if batch_first:
             y = emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
             finals = [emit(relax.op.permute_dims(end, [1, 0, 2])) for end in finals]
@@ -169,7 +170,16 @@ def _unrolled(  # noqa: PLR0917 - what a direction is made of
         one = cell.emit(relax.op.reshape(taken[at], [batch, gates * cell.hidden]))
         states = step(one, states)
         hidden[at] = states[0]
-    return cell.emit(relax.op.stack(hidden, axis=0)), states
+    return _stacked(cell.emit, hidden, 0), states
+
+
+def _stacked(emit: Callable[[Any], Any], values: list[Any], axis: int) -> Any:
+    """Return values along a new dimension, a few at a time: TVM nests a choice for each array that is put together."""
+    parts = [emit(relax.op.expand_dims(value, axis)) for value in values]
+    while len(parts) > 1:
+        groups = [parts[at : at + _TOGETHER] for at in range(0, len(parts), _TOGETHER)]
+        parts = [emit(relax.op.concat(group, axis)) if len(group) > 1 else group[0] for group in groups]
+    return parts[0]
 
 
 def _picked(emit: Callable[[Any], Any], index: int, value: Any) -> Any:
