@@ -101,3 +101,20 @@ def test_one_pool_that_loses_a_host_takes_no_cores_from_another() -> None:
     assert left == {"a": 4, "b": 6, "c": 6}
     assert dispatch.cores_left("b", 0, FAR).resource == core_of(FAR)
     assert dispatch.cores_left("a", 0, FAR).capacity == 0
+
+
+def test_what_is_built_for_this_processor_runs_only_on_hosts_that_have_its_instructions() -> None:
+    async def run(there: HostFacts) -> bool:
+        engine = Hosts()
+        engine.there = there
+        found = FurtherHosts(engine, "ours", lambda *_: [FAR], lambda *_: None, lambda _, use: use.others)
+        found.follow()
+        await settle()
+        assert found.up == [FAR], "it builds"
+        return found.runs(FAR)
+
+    facts = host_facts()
+    (processor,) = facts.devices
+    lesser = replace(processor, facts={**processor.facts, "vector": processor.facts["vector"][:-1]})
+    assert asyncio.run(run(facts))
+    assert not asyncio.run(run(replace(facts, devices=(lesser,))))

@@ -188,7 +188,7 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
             return each
         task, count = each.task, looks(each.task, whole, policy)
         try:
-            async with stage(context, task, "build", Role.BUILDER, count) as grant:
+            async with stage(context, task, "build", Role.BUILDER, count, runs=True) as grant:
                 found: Pick = await context.runtime.call(
                     grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
                     deadline_s=PICK_DEADLINE_S,
@@ -248,7 +248,7 @@ async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> 
 async def _check(context: Context, task: Task, candidate: Candidate) -> Checked | str:
     """Compare a candidate with the task's reference; say why where it does not build, hangs or crashes."""
     try:
-        async with stage(context, task, "build", Role.BUILDER) as grant:
+        async with stage(context, task, "build", Role.BUILDER, runs=True) as grant:
             checked: Checked = await context.runtime.call(
                 grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
             )

@@ -207,11 +207,13 @@ class Runtime:
         size: int = 1,
         worker: str | None = None,
         degree: int = 1,
+        *,
+        runs: bool = False,
     ) -> AsyncIterator[Reservation]:
         """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends.
 
         A measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
-        another.
+        another. A build that also `runs` what it has built is made where the processor can do that.
 
         Raises:
             WorkError: the stage needs what this machine does not have.
@@ -222,7 +224,7 @@ class Runtime:
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
         request = StageRequest(stage_id, job_id, kind, task_kind, {}, size, lane)
         with ExitStack() as wanted:
-            host, request = await self._admit(request, role, cores, wanted, worker, degree)
+            host, request = await self._admit(request, role, cores, wanted, worker, degree, runs=runs)
             ok = False
             try:
                 async with self._turn.held() if role is Role.MEASURER else nullcontext():
@@ -238,11 +240,19 @@ class Runtime:
                 self._move_builds(1)
 
     async def _admit(  # noqa: PLR0917 - what a stage needs
-        self, request: StageRequest, role: Role, cores: int, wanted: ExitStack, worker: str | None, degree: int
+        self,
+        request: StageRequest,
+        role: Role,
+        cores: int,
+        wanted: ExitStack,
+        worker: str | None,
+        degree: int,
+        *,
+        runs: bool,
     ) -> tuple[str, StageRequest]:
         """Wait for permission on a host, and on another one where that leaves; return the host and all that is held."""
         while True:
-            host = self._host_for(role, worker)
+            host = self._host_for(role, worker, runs=runs)
             if role is Role.BUILDER and host != HERE and host not in self.hosts.up:
                 raise LostWorkerError(f"{worker} is on host {host}, which has left")
             needs = {core_of(host): cores, self.resource(role.value, host): 1}
@@ -251,7 +261,7 @@ class Runtime:
             asked = replace(request, needs=needs)
             wanted.enter_context(self._wanting(role))
             self._waiting_at[request.stage_id] = host
-            if role is Role.BUILDER and worker is None:
+            if role is Role.BUILDER and worker is None and not runs:
                 self._waiting_builds[request.stage_id] = host
             try:
                 await self.dispatch.permission(asked)
@@ -419,13 +429,17 @@ class Runtime:
         """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""
         return tuple(core for slot in self.pools.slots for core in slot)
 
-    def _host_for(self, role: Role, worker: str | None) -> str:
+    def _host_for(self, role: Role, worker: str | None, *, runs: bool) -> str:
         """Return where a stage runs: on its worker's host, else a build where it would end first."""
         if role is Role.MEASURER:
             return self.measure_host
         if worker is not None:
             return self.pools.host(worker)
-        return self.paces.first_free(self._loads()) if role is Role.BUILDER and self.hosts.up else HERE
+        if role is not Role.BUILDER or not self.hosts.up:
+            return HERE
+        loads = self._loads()
+        able = {host: load for host, load in loads.items() if host == HERE or not runs or self.hosts.runs(host)}
+        return self.paces.first_free(able or loads)
 
     def _loads(self) -> dict[str, HostLoad]:
         """What is asked of the hosts that build: on this one, proposals and the like take cores as well."""

@@ -34,9 +34,10 @@ def stage(  # noqa: PLR0917 - the fields of a stage request
     worker: str | None = None,
     *,
     degree: int = 1,
+    runs: bool = False,
 ) -> AbstractAsyncContextManager[Reservation]:
     """Ask the scheduler for a stage of a task in the name of a job."""
-    return context.runtime.stage(context.job_id, kind, role, task.workload.kind, size, worker, degree=degree)
+    return context.runtime.stage(context.job_id, kind, role, task.workload.kind, size, worker, degree, runs=runs)
 
 
 async def call_build(

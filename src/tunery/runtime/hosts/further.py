@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tunery._errors import EngineError, LostWorkerError
-from tunery.domain import HostFacts
+from tunery.devices import open_device
+from tunery.domain import DeviceDescription, HostFacts
 from tunery.engines import Engine, HostUse
 from tunery.runtime.foreign_load import Foreign
 
@@ -40,7 +41,13 @@ class FurtherHosts:
         self._room: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._joining: dict[str, asyncio.Task[None]] = {}
+        self._here = _vectors(open_device("cpu").describe())
         self.up: list[str] = []
+
+    def runs(self, host: str) -> bool:
+        """Say whether a host that builds has all instructions of this one's processor."""
+        facts = self._engine.facts(host)
+        return facts is not None and self._here <= _vectors(facts.devices[0])
 
     def follow(self) -> None:
         """Keep up with the hosts from now on; the event loop ends it with itself."""
@@ -114,6 +121,10 @@ class FurtherHosts:
             _log.warning("host %s builds no more: %s", host, why, extra={"host": host})
             self.up.remove(host)
             self._resized(host, 0)
+
+
+def _vectors(processor: DeviceDescription) -> set[str]:
+    return set(processor.facts.get("vector", ()))
 
 
 class HostDevice:
