@@ -32,6 +32,8 @@ def test_the_line_says_phase_trials_the_sum_of_tasks_and_time_to_finish() -> Non
     assert live_module.line(early) == "timing the untuned kernels 3 of 30 | 1min 01s gone | about 30s left"
     bare = progress(trials=0, trials_planned=None, best_s=None, baseline_s=None, remaining_s=None)
     assert live_module.line(bare) == "searching | 1min 01s gone"
+    for over_s, said in ((0.2, "gone"), (3.0, "gone | over by 3.0s")):
+        assert live_module.line(progress(remaining_s=-over_s)).endswith(said)
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])

@@ -127,6 +127,7 @@ def test_a_file_wholly_in_onnx_runtime_is_said_to_have_no_kernel_and_no_more_tri
     texts = [tune_text(report, Request("n.onnx"), one) for one in (None, made, kept)]
     assert [NO_KERNELS in text for text in texts] == [False, False, True]
     assert ["64 further trials" in text for text in texts] == [True, True, False]
+    assert "300 to 400 ms instead of 500 ms" in texts[0]
     assert ["larger --budget" in text for text in texts] == [True, True, False]
     assert "Gemm g" in texts[2]
 

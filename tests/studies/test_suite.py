@@ -523,6 +523,8 @@ def test_a_network_is_compared_with_the_sum_of_its_tasks() -> None:
     assert "+67% in the network: its kernels 9.00 ms (+50%; none alone), of which layout transforms 0 ms; dispatch" in (
         bench_text(found).replace("\n", " ")
     )
+    within = replace(found, latency_s={**found.latency_s, "tunery": Latency(10e-3, 5.9e-3, 12e-3, 100)})
+    assert "6.00 ms, within the spread of the network's runs" in bench_text(within)
     unknown = with_tasks(found, [TaskShare("conv", "1", "conv2d", 1, 0.0, None)])
     assert unknown.tasks_s is None
     assert "sum of tasks" not in bench_text(unknown)

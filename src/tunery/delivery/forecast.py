@@ -97,12 +97,15 @@ def _tuning(known: Sequence[KnownTask], jobs: Sequence[JobStatus], effort: str) 
 
 
 def _gains(jobs: Iterable[JobStatus]) -> dict[str, float]:
-    """Return by how many times tasks became faster in the geometric mean, by kind, and of all kinds ("")."""
+    """Return by how many times tasks became faster in the geometric mean, by kind, and of all kinds ("").
+
+    One that tuning has not made faster keeps its default.
+    """
     logs: dict[str, list[float]] = {}
     for task in (task for job in jobs for task in job.tasks if task.tunable and not task.unreached):
         if task.baseline_s and task.best_s:
             for kind in (task.kind, ""):
-                logs.setdefault(kind, []).append(math.log(task.baseline_s / task.best_s))
+                logs.setdefault(kind, []).append(max(math.log(task.baseline_s / task.best_s), 0.0))
     return {kind: math.exp(sum(found) / len(found)) for kind, found in logs.items()}
 
 

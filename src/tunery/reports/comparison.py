@@ -76,9 +76,12 @@ def _sum_of_tasks(report: "BenchReport") -> list[str]:
     """Say how the network's time compares with its tasks', and where a difference arises."""
     if report.tasks_s is None:
         return []
-    whole = report.latency_s["tunery"].median
+    spread = report.latency_s["tunery"]
+    whole = spread.median
     inside = sum(task.latency_s is None for task in report.tasks)
     how = f" ({inside} of {len(report.tasks)} as timed inside the network)" if inside else ""
+    if spread.p10 <= report.tasks_s <= spread.p90:
+        return [f"sum of tasks {milliseconds(report.tasks_s)} ms{how}, within the spread of the network's runs"]
     line = f"sum of tasks {milliseconds(report.tasks_s)} ms{how}, {_more(whole, report.tasks_s)} in the network"
     if report.kernels_s is not None:
         line += f": {_where(whole, report.tasks_s, report.kernels_s, report.both_s, report.layouts_s)}"

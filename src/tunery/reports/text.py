@@ -263,14 +263,17 @@ def cost_lines(job: JobStatus) -> list[str]:
         "joules": energy,
         "money": lambda amount: money(amount, spend.currency),
     }
-    rest = [show[name](max(amount, 0.0)) for name, amount in left.items()]
+    rest = [show[name](amount) for name, amount in left.items() if amount > 0]
     lines = [f"spent       {', '.join(used)}{'; not used: ' + ', '.join(rest) if rest else ''}"]
     if job.outlook:
         more = job.outlook[len(job.outlook) // 2]
         price = f", {money(more.money, more.currency)}" if more.money else ""
+        now_s = total(job.tasks, "best_s") if len({task.dialect for task in job.tasks}) == 1 else None
+        now = f" instead of {milliseconds(now_s)} ms" if now_s else ""
+        now += " (untuned where not reached)" if now and any(task.unreached for task in job.tasks) else ""
         lines.append(
             f"more        {more.trials} further trials (about {duration(more.seconds)}{price}) would probably give "
-            f"{milliseconds(more.low_s)} to {milliseconds(more.high_s)} ms"
+            f"{milliseconds(more.low_s)} to {milliseconds(more.high_s)} ms{now}"
         )
     return lines
 

@@ -20,6 +20,7 @@ PLAIN_EVERY_S = 10.0
 # The screen is drawn on the cores that also measure: twice a second is seen as live and costs next to nothing.
 _DRAWN_PER_S = 2
 _TICK_S = 1.0
+_OVER_S = 1.0  # a budget is kept about so well
 _PHASES = {
     "importing": "reading the model",
     "baseline": "timing the untuned kernels",
@@ -130,6 +131,8 @@ def line(progress: "Progress") -> str:
         parts.append(f"sum of tasks{how} {milliseconds(progress.best_s)} ms{untuned}")
     earlier = f" (and {duration(progress.earlier_s)} in earlier runs)" if progress.earlier_s >= 1 else ""
     parts.append(f"{duration(progress.elapsed_s)} gone{earlier}")
-    if progress.remaining_s is not None:
-        parts.append(f"about {duration(max(progress.remaining_s, 0.0))} left")
+    if progress.remaining_s is not None and progress.remaining_s > 0:
+        parts.append(f"about {duration(progress.remaining_s)} left")
+    elif progress.remaining_s is not None and progress.remaining_s <= -_OVER_S:
+        parts.append(f"over by {duration(-progress.remaining_s)}")
     return " | ".join(parts)

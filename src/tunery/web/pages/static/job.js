@@ -2,7 +2,7 @@
 
 import { download, follow, post } from "./api.js";
 import { gantt, steps } from "./charts.js";
-import { elapsed, share } from "./jobs.js";
+import { elapsed, share, timeLeft } from "./jobs.js";
 import { action, bar, clock, count, duration, energy, facts, h, heading, latencies, latency, live, money, NONE, note, percent, progress, ratio, replace, say, state, table, when } from "./ui.js";
 
 const WORK = ["running", "queued"];
@@ -37,7 +37,7 @@ export async function open(main, { account, id }) {
       const before = way?.baseline_s ?? job.before_s;
       const after = way?.best_s ?? job.after_s;
       const part = WORK.includes(job.state) ? share(way) : null;
-      const left = Object.entries(job.remaining).map(([kind, amount]) => limit(kind, amount, job.spend.currency)).join(", ");
+      const left = Object.entries(job.remaining).filter(([, amount]) => amount > 0).map(([kind, amount]) => limit(kind, amount, job.spend.currency)).join(", ");
       replace(places.top,
         part !== null && h("div", {}, progress(part, "How far the job is"), h("p", { class: "muted" }, `${way.phase}${way.current ? ` ${way.current}` : ""}`)),
         job.message && !WORK.includes(job.state) && note(job.message, job.state === "failed"),
@@ -47,7 +47,7 @@ export async function open(main, { account, id }) {
           after !== null && ["Gain", ratio(before, after), true],
           gain?.whole_s && ["Compiled file", latency(gain.whole_s), true],
           gain?.onnxruntime_s && ["ONNX Runtime", latency(gain.onnxruntime_s), true],
-          WORK.includes(job.state) && ["Time left", duration(way?.remaining_s), true],
+          WORK.includes(job.state) && ["Time left", duration(timeLeft(way)), true],
         ]),
         facts([
           ["Kind", job.kind], ["Owner", job.account || NONE], ["Model", job.model || NONE], ["Target", job.target],

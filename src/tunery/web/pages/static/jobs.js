@@ -30,7 +30,7 @@ export async function open(main, { account }) {
     { head: "Gain", num: true, cell: (job) => ratio(before(job), after(job)) },
     { head: "Trials", num: true, opt: true, cell: (job) => count(ways.get(job.id)?.trials ?? job.spend.trials) },
     { head: "Time", num: true, opt: true, cell: (job) => duration(elapsed(job, ways.get(job.id))) },
-    { head: "Time left", num: true, cell: (job) => (WORK.has(job.state) ? duration(ways.get(job.id)?.remaining_s) : NONE) },
+    { head: "Time left", num: true, cell: (job) => (WORK.has(job.state) ? duration(timeLeft(ways.get(job.id))) : NONE) },
     { head: "Submitted", opt: true, cell: (job) => when(job.created_at) },
   ].filter(Boolean);
 
@@ -64,6 +64,8 @@ export async function open(main, { account }) {
   }
 }
 
+export const timeLeft = (way) => (way?.remaining_s > 0 ? way.remaining_s : null); // none where the budget is used up
+
 export const elapsed = (job, way) => (way && job.state !== "queued" ? way.elapsed_s + way.earlier_s : job.spend.wall_s);
 
 // How far a job is: by its trials where they are limited, else by its time.
@@ -72,7 +74,7 @@ export function share(way) {
   if (way.trials_planned) return way.trials / way.trials_planned;
   if (way.remaining_s === null) return null;
   const gone = way.elapsed_s + way.earlier_s;
-  return gone / (gone + way.remaining_s || 1);
+  return gone / (gone + Math.max(way.remaining_s, 0) || 1);
 }
 
 function standing(job, way) {
