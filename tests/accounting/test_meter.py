@@ -140,10 +140,11 @@ def test_money_and_energy_are_limits_too() -> None:
     # Four cores of a sheet for two: 7.2 an hour, 0.002 a second; 10 W of electricity are 0.000001 a second.
     meter = BudgetMeter(Plan(None, None, 8, money=1.0), prices=PRICES, cores=4)
     assert meter.money(100.0, 1000.0) == pytest.approx(0.2 + 0.0001)
-    assert meter.seconds_left(100.0, 1000.0) == pytest.approx((1.0 - 0.2001) / 0.002001)
+    assert meter.seconds_left(100.0, 1000.0, 100.0) == pytest.approx((1.0 - 0.2001) / 0.002001)
+    assert meter.money(50.0, 1000.0) == pytest.approx(0.1001), "others have paid half of the machine"
     energy = BudgetMeter(Plan(1e6, None, 8, joules=5000.0), used_s=100.0, used_j=1000.0)
     assert energy.seconds_left(100.0, 1000.0) == pytest.approx(300.0)
-    assert energy.remaining(100.0, 1000.0) == {"seconds": 1e6 - 200.0, "joules": 3000.0}
+    assert energy.remaining(100.0, 1000.0, 100.0) == {"seconds": 1e6 - 200.0, "joules": 3000.0}
     assert energy.allowance_s() == pytest.approx(500.0)
 
 

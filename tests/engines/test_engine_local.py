@@ -198,10 +198,12 @@ def test_a_zygote_that_was_stopped_is_replaced() -> None:
         assert pid is not None
         zygote = psutil.Process(pid).ppid()
         os.kill(zygote, signal.SIGSTOP)
+        until(lambda: str(zygote) in engine.control.obstacle())
         second = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
         assert ask(engine, second, "count") == 1
         assert gone(zygote)
         assert ask(engine, first, "count") == 1, "it went with the zygote, and is started from another"
+        assert engine.control.obstacle() == ""
 
 
 def test_flood_of_output_neither_blocks_nor_grows_for_ever(engine: LocalEngine) -> None:

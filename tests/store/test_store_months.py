@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,27 @@ def test_what_was_paid_since_the_last_look_counts(place: str) -> None:
             money = store.months.money("ann", 0.0)
             assert money is not None
             assert money.used == pytest.approx(paid)
+
+
+def test_a_job_over_the_turn_of_two_months_counts_in_each_with_what_it_cost_in_it(place: str) -> None:
+    with open_store(place) as store:
+        store.accounts.create(StoredAccount("ann", "user", month_money=10.0))
+        job_id = _job(store)
+        _paid(store, job_id, 7.0)
+        time.sleep(0.01)
+        turn = time.time()
+        found = store.months.hold(job_id, "ann", turn, 7.5, 1.0)  # it has cost half a coin since
+        assert found is not None
+        assert (found.earlier, found.held, found.most) == (7.0, 8.5, 17.0)
+        money = store.months.money("ann", turn)
+        assert money is not None
+        assert (money.used, money.at_work) == (1.5, 1)
+        _paid(store, job_id, 3.0)
+        store.release_job(job_id, JobState.DONE)
+        months = [store.months.money("ann", since) for since in (0.0, turn)]
+        assert [month.used for month in months if month is not None] == [10.0, 3.0]
+        sums = [store.usage(*span)["ann"] for span in ((0.0, turn), (turn, time.time() + 1.0))]
+        assert [sum(charge.money or 0.0 for charge in charges) for charges in sums] == [7.0, 3.0]
 
 
 def test_an_account_without_a_limit_and_a_stranger_may_cost_anything(place: str) -> None:

@@ -166,15 +166,18 @@ def test_what_a_killed_run_paid_for_the_machine_is_charged_by_the_next(tmp_path:
     first = run_in(tmp_path, "fake:killed?tasks=1", "24trials", stop=stop).job
     with open_store(
         str(tmp_path / "store.db")
-    ) as store:  # as a heartbeat leaves it: what was idle is not in the ledger
-        store.save_job(replace(first, spend=replace(first.spend, money=(first.spend.money or 0.0) + 0.5)))
+    ) as store:  # as a heartbeat leaves it: all of the machine, and not what was charged since
+        spend = replace(first.spend, money=(first.spend.money or 0.0) + 0.5, joules=1e-3, core_s=1e-3)
+        store.save_job(replace(first, spend=spend))
     again = run_in(tmp_path, "fake:killed?tasks=1", "24trials").job
     with open_store(str(tmp_path / "store.db")) as store:
-        charged = sum(charge.money or 0.0 for charge in store.ledger(again.job_id))
+        charges = store.ledger(again.job_id)
     assert (again.job_id, again.state) == (first.job_id, JobState.DONE)
     assert again.spend.money is not None
     assert again.spend.money > 0.5
-    assert charged == pytest.approx(again.spend.money, rel=1e-3)
+    for what in ("money", "joules", "core_s"):
+        charged = sum(getattr(charge, what) or 0.0 for charge in charges)
+        assert charged == pytest.approx(getattr(again.spend, what)), what
 
 
 def test_a_job_goes_on_in_the_money_it_was_paid_in(tmp_path: Path) -> None:

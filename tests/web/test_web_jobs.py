@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from web_tools import Serve, Site
 
@@ -362,5 +363,26 @@ def test_of_two_who_change_a_job_one_has_to_look_again(serve: Serve) -> None:
         )
         assert (await ann.post(f"{place}:cancel")).status_code == 200
         assert (await ann.patch(place, json={"priority": 1})).status_code == 422
+
+    serve(main)
+
+
+def test_a_service_whose_workers_cannot_be_started_is_not_ready(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        job = await submitted(site.admin)
+        await ended(site.admin, job["id"])
+        assert (await site.client().get("/readyz")).status_code == 200
+        starters = [process for process in psutil.Process().children() if process.children()]
+        for process in starters:
+            process.suspend()
+        try:
+            while any(process.status() != psutil.STATUS_STOPPED for process in starters):
+                await asyncio.sleep(0.01)
+            answer = await site.client().get("/readyz")
+            assert answer.status_code == 503
+            assert "is stopped" in answer.json()["detail"]
+        finally:
+            for process in starters:
+                process.resume()
 
     serve(main)

@@ -77,10 +77,10 @@ class BudgetMeter:
         """Return how many more trials may be started, None for no limit."""
         return None if self.limits.trials is None else max(self.limits.trials - self.trials - in_flight, 0)
 
-    def seconds_left(self, elapsed_s: float, joules: float = 0.0) -> float | None:
-        """Return how long this run may go on after `elapsed_s` and `joules`, None for no limit.
+    def seconds_left(self, elapsed_s: float, joules: float = 0.0, machine_s: float = 0.0) -> float | None:
+        """Return how long this run may go on after `elapsed_s`, `joules` and `machine_s`, None for no limit.
 
-        Money and energy are turned into time by the rate at which they were used so far.
+        Energy is turned into time by the rate at which it was used so far, money as if the job were alone.
         """
         total_s, total_j = self.total_s(elapsed_s), self.total_j(joules)
         watts = max(total_j / max(total_s, 1.0), 1e-3)
@@ -91,12 +91,12 @@ class BudgetMeter:
             left.append((self.limits.joules - total_j) / watts)
         if self.limits.money is not None and self._prices is not None:
             rate = self._prices.of_machine(self._cores) + self._prices.of_energy(watts)
-            left.append((self.limits.money - self.money(elapsed_s, joules)) / max(rate, 1e-12))
+            left.append((self.limits.money - self.money(machine_s, joules)) / max(rate, 1e-12))
         return min(left, default=None)
 
-    def allowance_s(self, elapsed_s: float = 0.0, joules: float = 0.0) -> float:
+    def allowance_s(self, elapsed_s: float = 0.0, joules: float = 0.0, machine_s: float = 0.0) -> float:
         """Return the seconds the whole budget is worth at the rate used so far; 0 where nothing limits the time."""
-        left_s = self.seconds_left(elapsed_s, joules)
+        left_s = self.seconds_left(elapsed_s, joules, machine_s)
         return 0.0 if left_s is None else max(left_s + self.total_s(elapsed_s), 0.0)
 
     def total_s(self, elapsed_s: float) -> float:
@@ -107,19 +107,19 @@ class BudgetMeter:
         """Return the energy of all runs of the job."""
         return self._before_j + joules
 
-    def money(self, elapsed_s: float, joules: float) -> float:
-        """Return what all runs of the job cost: the machine for their time, and the electricity."""
+    def money(self, machine_s: float, joules: float) -> float:
+        """Return what all runs of the job cost: the machine, `machine_s` of it in this run, and electricity."""
         if self._prices is None:
             return 0.0
-        held = self._prices.of_machine(self._cores * elapsed_s)
-        return self._before_money + held + self._prices.of_energy(joules)
+        machine = self._prices.of_machine(self._cores * machine_s)
+        return self._before_money + machine + self._prices.of_energy(joules)
 
-    def remaining(self, elapsed_s: float, joules: float) -> dict[str, float]:
+    def remaining(self, elapsed_s: float, joules: float, machine_s: float) -> dict[str, float]:
         """Return what is left of each limit there is, by the names in Plan; what was used in excess is negative."""
         used = {
             "seconds": self.total_s(elapsed_s),
             "trials": float(self.trials),
-            "money": self.money(elapsed_s, joules),
+            "money": self.money(machine_s, joules),
             "joules": self.total_j(joules),
         }
         limits = {name: getattr(self.limits, name) for name in used}

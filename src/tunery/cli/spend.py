@@ -81,7 +81,7 @@ def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[
         table = new_table(heading, what, "#worker time", "#core time", "#device time", "#energy", "#money", "")
         most = max(row["core_s"] for row in rows) or 1.0
         for row in rows:
-            times = (duration(row[name]) for name in ("wall_s", "core_s", "device_s"))
+            times = (duration(row[name]) for name in ("worker_s", "core_s", "device_s"))
             joules = "-" if row["joules"] is None else energy(row["joules"])
             paid = " + ".join(money(amount, currency) for currency, amount in row["money"].items()) or "-"
             count = "" if row["name"] == SHARED else str(row["count"])
@@ -93,7 +93,7 @@ def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[
     if wasted:
         table = new_table("on candidates that did not help", "#runs", "#worker time", "#core time", "#energy", "")
         for row in wasted:
-            shares = (f"{row[name]:.0%}" for name in ("count_share", "wall_share", "core_share", "energy_share"))
+            shares = (f"{row[name]:.0%}" for name in ("count_share", "worker_share", "core_share", "energy_share"))
             name = "these three" if row["stage"] == "all" else row["stage"]
             table.add_row(name, *shares, bar(row["core_share"]))
         say(as_text(table, width()))

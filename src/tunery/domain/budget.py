@@ -171,7 +171,8 @@ class Spend:
     """What a job has used so far. `stage_s` maps a stage (`build`, ...) to busy worker seconds.
 
     `joules` and `money` (of `currency`) are None where nothing of the kind was recorded; `modelled` says that at least
-    a part of the joules was not measured but estimated. `cores` is how many the money pays for, 0 where unknown.
+    a part of the joules was not measured but estimated. The money pays for `cores` (0 where unknown) of the machine for
+    `machine_s`, which is less than `wall_s` where others paid a part.
     """
 
     wall_s: float = 0.0
@@ -184,6 +185,7 @@ class Spend:
     money: float | None = None
     currency: str = ""
     cores: int = 0
+    machine_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,10 @@ class HostControl(ABC):
     def own_cpu_s(self) -> float:
         """Return the CPU seconds that the engine has used in processes that are no worker's."""
 
+    def obstacle(self) -> str:
+        """Say what keeps workers from being started, "" where nothing is known to."""
+        return ""
+
 
 class Engine(ABC):
     """Workers by id. A worker that dies or is killed is started again at its next call, with fresh state.

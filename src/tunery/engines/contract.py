@@ -264,6 +264,7 @@ class EngineContract(ABC):
         engine.call(worker, "burn", 0.2, deadline_s=PATIENCE_S).result(PATIENCE_S)
         assert control.cpu_s(worker) >= 0.38
         assert control.own_cpu_s() >= 0
+        assert control.obstacle() == ""
 
     def test_close_answers_every_call(self, tmp_path: Path) -> None:
         engine = self.make(lambda *_: None)

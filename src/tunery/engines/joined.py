@@ -153,6 +153,11 @@ class _JoinedControl(HostControl):
     def own_cpu_s(self) -> float:
         return sum(engine.control.own_cpu_s() for engine in list(self._engines.values()) if engine.control)
 
+    @override
+    def obstacle(self) -> str:
+        found = (engine.control.obstacle() for engine in list(self._engines.values()) if engine.control)
+        return next(filter(None, found), "")
+
 
 def _find(by_host: Mapping[str, Engine], worker: str) -> tuple[Engine, str]:
     host, _, name = worker.partition("/")

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 VIEWS = {"stages": "stage", "tasks": "task", "outcomes": "outcome", "hosts": "host"}
 _NO_HOST = "no one host"
 _MOST_JOBS = 100_000
-_ADDED = ("count", "wall_s", "core_s", "device_s")
+_ADDED = {"count": "count", "worker_s": "wall_s", "core_s": "core_s", "device_s": "device_s"}
 _CANDIDATE_STAGES = ("propose", "build", "measure")
 _OF_ONE = ("build", "measure")
 SHARED = "of no single candidate"
@@ -62,14 +62,14 @@ def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[R
             name(charge),
             {"name": name(charge), **dict.fromkeys(_ADDED, 0), "joules": None, "modelled": False, "money": {}},
         )
-        for field in _ADDED:
-            row[field] += getattr(charge, field)
+        for title, field in _ADDED.items():
+            row[title] += getattr(charge, field)
         if charge.joules is not None:
             row["joules"] = (row["joules"] or 0.0) + charge.joules
             row["modelled"] = row["modelled"] or charge.modelled
         if charge.money is not None:
             row["money"][charge.currency] = row["money"].get(charge.currency, 0.0) + charge.money
-    return sorted(rows.values(), key=lambda row: (-row["core_s"], -row["wall_s"]))
+    return sorted(rows.values(), key=lambda row: (-row["core_s"], -row["worker_s"]))
 
 
 def by_outcome(charges: "Iterable[Charge]", outcomes: Mapping[str, int]) -> list[Row]:
@@ -135,12 +135,12 @@ def helpless(charges: "Sequence[Charge]") -> list[Row]:
     return rows
 
 
-_AMOUNTS = ("count", "wall", "core", "energy", "money")
+_AMOUNTS = ("count", "worker", "core", "energy", "money")
 _RACED = frozenset({"ok", "abandoned", "wrong-result", "run-failed", "timeout", "crashed"})
 
 
 def _amount(charge: "Charge", what: str) -> float:
-    amounts = {"count": charge.count, "wall": charge.wall_s, "core": charge.core_s, "energy": charge.joules,
+    amounts = {"count": charge.count, "worker": charge.wall_s, "core": charge.core_s, "energy": charge.joules,
                "money": charge.money}  # fmt: skip
     return float(amounts[what] or 0.0)
 
@@ -189,7 +189,7 @@ def draw(
 
 
 def _repriced(charges: "Sequence[Charge]", jobs: Sequence[JobStatus], sheet: str) -> "list[Charge]":
-    """Return charges by another price sheet: a job pays for its cores all the time, what no stage held is idle.
+    """Return charges by another price sheet: a job pays its part of the machine's time, what no stage held is idle.
 
     A stage is priced by core time where it used more than one core, else by the time it held its worker.
     """
@@ -206,7 +206,8 @@ def _repriced(charges: "Sequence[Charge]", jobs: Sequence[JobStatus], sheet: str
         money = prices.of_machine(held_s) + prices.of_energy(charge.joules)
         priced.append(replace(charge, money=money, currency=prices.currency))
     for job in (job for job in jobs if job.job_id in held):
-        rest = prices.of_machine(job.spend.cores * job.spend.wall_s - held[job.job_id])
+        machine_s = job.spend.machine_s or job.spend.wall_s
+        rest = prices.of_machine(job.spend.cores * machine_s - held[job.job_id])
         if not job.spend.cores:  # stored before it was known: what was idle then is left as it was charged
             priced += [c for c in charges if (c.job_id, c.stage, c.currency) == (job.job_id, IDLE, prices.currency)]
         elif rest > 0:

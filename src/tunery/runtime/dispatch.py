@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tunery._errors import UsageError, WorkError
+from tunery.accounting.machine import MachineTime
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.domain import HERE
 from tunery.engines import HostUse
@@ -84,6 +85,7 @@ class Dispatch:
         self._record = record
         self._ids = itertools.count(1)
         self._origin = time.monotonic()
+        self.machine = MachineTime(time.monotonic)
         self._claimed_s = time.process_time()
         self._left: dict[tuple[str, str], int] = {}
         self._used: dict[tuple[str, str], tuple[float, float]] = {}  # when it was said, and how many cores

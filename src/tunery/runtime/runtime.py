@@ -115,7 +115,7 @@ class Runtime:
             engine, builder, self.pools.start_builders, self._host_resized, partial(self.dispatch.others_on, spec.label)
         )
         self._build_here = settings().build_here
-        self._runs_users_code = get_dialect(spec.dialect).runs_users_code
+        self.runs_users_code = get_dialect(spec.dialect).runs_users_code
         self._worked_for: dict[str, str] = {}  # measurer, or builder, which runs defaults, to its last job
         self._waiting_at: dict[str, str] = {}  # stage to host
         self._waiting_builds: dict[str, str] = {}  # of these those that any host may make
@@ -289,7 +289,7 @@ class Runtime:
         """Hold a worker on cores of its own, and tell what it used."""
         name = self._name(worker)
         self.pools.take(role, worker)
-        if role in {Role.MEASURER, Role.BUILDER} and self._runs_users_code:
+        if role in {Role.MEASURER, Role.BUILDER} and self.runs_users_code:
             if self._worked_for.get(worker, request.job_id) != request.job_id:
                 self.engine.kill(worker)  # with what another job's kernels have left in its process
             self._worked_for[worker] = request.job_id
@@ -301,7 +301,8 @@ class Runtime:
         self._requests[worker] = request
         try:
             self._place(worker)
-            yield grant
+            with self.dispatch.machine.held(request.job_id, cores):
+                yield grant
         finally:
             grant.wall_s, grant.core_s = self.usage.end(request.stage_id)
             self.dispatch.pinned.pop(name, None)

@@ -294,6 +294,11 @@ class JobManager:
         added = await asyncio.to_thread(added_hosts)
         return machines(self._here, added, self.dispatch, [runtime for runtime, _ in self._runtimes])
 
+    def obstacle(self) -> str:
+        """Say what keeps jobs from being worked on, "" where nothing is known to."""
+        controls = (runtime.engine.control for runtime, _ in self._runtimes)
+        return next(filter(None, (control.obstacle() for control in controls if control)), "")
+
     # -- one job, here and now --------------------------------------------------------------------------------------
 
     async def run(
@@ -322,7 +327,8 @@ class JobManager:
         status, resumed = await self.store.write(
             partial(stored_jobs.begin, job_id=job_id, request=plain, prices=prices)
         )
-        done = await self._tuned(sides, request, status, notify, stop, began)
+        with self.dispatch.machine.running(status.job_id, began):
+            done = await self._tuned(sides, request, status, notify, stop, began)
         return report_of(done, sides, resumed=resumed, place=self.store.place)
 
     async def import_model(  # noqa: PLR0917 - who imports what, and for whom
@@ -337,7 +343,7 @@ class JobManager:
         """Return a request's model with its tasks, as each of its dialects takes it in; `known` spares an import.
 
         What it cost is charged to the job that it is given to. `used` gets the grants of its stages, also where it
-        fails; they are called after a `name`.
+        fails; they are scheduled, and hold the machine, as those of `name`.
 
         Raises:
             UsageError: the model, the shapes or the target are wrong.
@@ -400,7 +406,8 @@ class JobManager:
         beating = asyncio.create_task(self._keep_alive(job_id, lambda: None))
         state, why = JobState.FAILED, ""
         try:
-            result = await self._do(await self._works(request, job_id, notify, imported), work)
+            with self.dispatch.machine.running(job_id):
+                result = await self._do(await self._works(request, job_id, notify, imported), work)
             state = JobState.DONE
         except asyncio.CancelledError:
             state = JobState.CANCELLED
@@ -483,7 +490,8 @@ class JobManager:
                 _tell(job_id, JobState.RUNNING, entry)
                 await self._begin_month(job_id, entry)
                 beside.append(asyncio.create_task(self._end_with_month(entry)))
-                await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
+                with self.dispatch.machine.running(job_id):
+                    await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
             await self._end_as(job_id, entry, JobState.FAILED if entry.used_up else entry.ending, entry.used_up)
         except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
@@ -540,10 +548,10 @@ class JobManager:
         """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
         request = entry.request
         options = options_of(request)
-        work, began = await self._works(request, job_id, entry.notify, entry.imported), time.monotonic()
+        work = await self._works(request, job_id, entry.notify, entry.imported)
         if entry.month is not None:
             before = entry.month.before
-            entry.month.meter(lambda: before + _cost(work, time.monotonic() - began))
+            entry.month.meter(lambda: before + _cost(work))
         try:
             answer = await self._do(work, lambda work: VERBS[request.kind].run(work, options), entry.claim)
         finally:
@@ -556,7 +564,7 @@ class JobManager:
         _tell(job_id, JobState.DONE, entry)
 
     async def _do(self, work: Work, run: Callable[[Work], Awaitable[R]], claim: ShareRequest | None = None) -> R:
-        """Do a job's work beside all others; if it has an account, it is charged for the machine in this time."""
+        """Do a job's work beside all others; if it has an account, it is charged for its part of the machine."""
         began, claim = time.monotonic(), claim or ShareRequest()
         self.dispatch.submit(work.job_id, claim.owner, claim.weight, claim.priority)
         try:
@@ -615,7 +623,7 @@ class JobManager:
         sides, used = None, list[Reservation]()
         try:
             sides = await self.import_model(
-                request, claim=entry.claim, known=lambda _: entry.imported, name=f"import {job_id}", used=used
+                request, claim=entry.claim, known=lambda _: entry.imported, name=job_id, used=used
             )
             if entry.imported is None:
                 entry.held = sides.blobs
@@ -742,7 +750,7 @@ class JobManager:
     async def _charge_in_vain(
         self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Reservation], wall_s: float
     ) -> None:
-        """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
+        """Charge a job that could not begin for its import, and for its part of the machine in these `wall_s`."""
         account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         await account.post(
             PricedCharge(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0, host=one.host), one.wall_s)
@@ -751,17 +759,10 @@ class JobManager:
         await self._close(account, runtime, job_id, wall_s)
 
     async def _close(self, account: Account, runtime: Runtime, job_id: str, wall_s: float) -> None:
-        """Charge a job for the machine in these `wall_s`, and store what it has spent in all."""
-        await account.close(wall_s)
-        prices, joules = account.prices, account.joules()
+        """Charge a job for its part of the machine's time, and store what it has spent in all after these `wall_s`."""
+        await account.close()
         spent = Spend(
-            wall_s=wall_s,
-            core_s=account.core_s(),
-            joules=joules,
-            modelled=account.power.modelled,
-            money=prices.of_machine(runtime.granted * wall_s) + prices.of_energy(joules),
-            currency=prices.currency,
-            cores=runtime.granted,
+            wall_s=wall_s, machine_s=account.machine_s(), currency=account.prices.currency, cores=runtime.granted
         )
         await self.store.write(partial(stored_jobs.add_spend, job_id=job_id, spent=spent))
 
@@ -873,12 +874,13 @@ def _tell(job_id: str, state: JobState, entry: _Entry | None, message: str = "")
     _log.log(level, "job %s is %s%s", job_id, state.value, message and f": {message}", extra=more)
 
 
-def _cost(work: Work, wall_s: float) -> float:
-    """Return what a job has cost that has held the machine so long: that, and the energy of all its parts."""
+def _cost(work: Work) -> float:
+    """Return what a job has cost so far: its part of the machine's time, and the energy of all its dialects."""
     account = work.account
     assert account is not None
     joules = sum(one.account.joules() for one in work.each if one.account is not None)
-    return account.prices.of_machine(work.runtime.granted * wall_s) + account.prices.of_energy(joules)
+    machine = account.prices.of_machine(work.runtime.granted * account.machine_s())
+    return machine + account.prices.of_energy(joules)
 
 
 def importing(request: Request, job_id: str = "") -> Progress:

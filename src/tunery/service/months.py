@@ -71,7 +71,7 @@ class MonthShare:
         """Return why the job does not go on."""
         assert self._part is not None
         others = self._part.others
-        return _used_up(self.account, replace(others, used=others.used + self._spent()))
+        return _used_up(self.account, replace(others, used=others.used + self._spent() - self._part.earlier))
 
     async def watch(self) -> None:
         """Look again and again until the job has had its part, and nothing more is left for it."""

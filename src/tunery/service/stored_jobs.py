@@ -15,6 +15,7 @@ from tunery.reports.job import COMPILED
 from tunery.service.codec import Plain, claim_of, request_of
 from tunery.service.resuming import check_currency, check_unchanged, refuse_twin
 from tunery.store import Store
+from tunery.tuning.account import charged
 
 _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
 _OVER = (JobState.DONE, JobState.CANCELLED)
@@ -136,20 +137,17 @@ def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
 
 
 def add_spend(store: Store, job_id: str, spent: Spend) -> None:
-    """Add what a run has spent to what earlier runs of the job have."""
+    """Add the times of a run to those of the job's earlier runs; what all have used is the ledger's word."""
     status = store.job(job_id)
     before = status.spend
-    spend = replace(
+    times = replace(
         before,
         wall_s=before.wall_s + spent.wall_s,
-        core_s=before.core_s + spent.core_s,
-        joules=(before.joules or 0.0) + (spent.joules or 0.0),
-        modelled=before.modelled or spent.modelled,
-        money=(before.money or 0.0) + (spent.money or 0.0),
+        machine_s=(before.machine_s or before.wall_s) + spent.machine_s,
         currency=spent.currency,
         cores=spent.cores,
     )
-    store.save_job(replace(status, spend=spend))
+    store.save_job(replace(status, spend=charged(times, store.ledger(job_id))))
 
 
 def leave(store: Store, job_id: str, state: JobState, message: str = "") -> None:

@@ -1,6 +1,7 @@
 """What jobs have spent, by task, stage and outcome."""
 
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -103,14 +104,14 @@ class Ledger(Database):
         return {host: charge for (host,), charge in _summed(self._totals.read(self), ("host",)).items()}
 
     def usage(self, since: float, until: float, account: str | None = None) -> dict[str, list[Charge]]:
-        """Return what the jobs that were created between two times have cost, by account, of one account or of all.
+        """Return what was charged to jobs between two times, by account, of one account or of all.
 
         The sums are by (stage, outcome, currency, helped); their `job_id` and `task_key` are "".
         """
         jobs, table = schema.jobs, schema.ledger
         group = (jobs.c.account, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
         query = sa.select(*group, *_sums(table)).join(jobs, jobs.c.job_id == table.c.job_id)
-        query = query.where(jobs.c.created_at >= since, jobs.c.created_at < until)
+        query = query.where(table.c.charged_at >= since, table.c.charged_at < until)
         if account is not None:
             query = query.where(jobs.c.account == account)
         query = query.group_by(*group).order_by(*group)
@@ -183,6 +184,7 @@ def _charge(row: Mapping[str, Any]) -> Charge:
 
 def insert_charges(connection: Connection, charges: Iterable[Charge]) -> None:
     """Insert charges inside a write transaction."""
-    rows = [{**asdict(charge), "outcome": str(charge.outcome)} for charge in charges]
+    now = time.time()
+    rows = [{**asdict(charge), "outcome": str(charge.outcome), "charged_at": now} for charge in charges]
     if rows:
         connection.execute(sa.insert(schema.ledger), rows)

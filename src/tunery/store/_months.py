@@ -34,16 +34,18 @@ class MonthMoney:
 class MonthPart:
     """What a job at work may cost with all its runs: `held` until it looks again, `most` if nothing changes.
 
-    `others` is how the month stands without it; those at work have equal parts of the rest.
+    `others` is how the month stands without it; those at work have equal parts of the rest. `earlier` is what it has
+    cost in the months before.
     """
 
     others: MonthMoney
+    earlier: float
     held: float
     most: float
 
 
 class Months:
-    """The months of accounts with a limit. A job that was at work in a month counts in it with all its runs."""
+    """The months of accounts with a limit. What a job costs counts in the month in which it is charged."""
 
     def __init__(self, database: Database, accounts: Accounts) -> None:
         self._database, self._accounts = database, accounts
@@ -70,9 +72,11 @@ class Months:
         def write(connection: Connection) -> MonthPart:
             connection.execute(lock).all()
             others = self._money(connection, account, since, limit, job_id)
-            left, at_work = max(others.left - spent, 0.0), others.at_work + 1
-            part = MonthPart(others, spent + min(left / (at_work + 1), ahead), spent + left / at_work)
-            connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(held_money=part.held))
+            earlier = _charged(connection, _ledger.c.job_id == job_id, _ledger.c.charged_at < since)
+            left, at_work = max(others.left - (spent - earlier), 0.0), others.at_work + 1
+            part = MonthPart(others, earlier, spent + min(left / (at_work + 1), ahead), spent + left / at_work)
+            mine = sa.update(_jobs).where(_jobs.c.job_id == job_id)
+            connection.execute(mine.values(held_money=part.held - earlier))
             return part
 
         return self._database.write(write)
@@ -89,16 +93,20 @@ class Months:
         return MonthMoney(limit, used, len(held))
 
     def _cost(self, connection: Connection, account: str, since: float, but: Collection[str]) -> float:
-        """Return what an account's jobs `but` some have cost; it is summed up when one of them was changed."""
+        """Return what an account's jobs `but` some cost since then; it is summed up when one of them was changed."""
         mine = sa.and_(_jobs.c.account == account, _jobs.c.updated_at >= since, _jobs.c.job_id.not_in(but))
         count, latest = connection.execute(
             sa.select(sa.func.count(), sa.func.max(_jobs.c.updated_at)).where(mine)
         ).one()
         state = since, count, latest or 0.0
         if self._rested.get(account, ((), 0.0))[0] != state:
-            query = sa.select(sa.func.sum(_ledger.c.money)).join(_jobs, _jobs.c.job_id == _ledger.c.job_id).where(mine)
-            self._rested[account] = state, connection.execute(query).scalar() or 0.0
+            self._rested[account] = state, _charged(connection, mine, _ledger.c.charged_at >= since)
         return self._rested[account][1]
+
+
+def _charged(connection: Connection, *which: sa.ColumnElement[bool]) -> float:
+    query = sa.select(sa.func.sum(_ledger.c.money)).join(_jobs, _jobs.c.job_id == _ledger.c.job_id).where(*which)
+    return connection.execute(query).scalar() or 0.0
 
 
 def _held(connection: Connection, account: str) -> Iterator[tuple[str, float]]:

@@ -18,11 +18,17 @@ class RunBudget:
 
     def __init__(self, limits: Plan, before: Spend, account: Account, cores: int, began: float) -> None:
         self._own, self.account = limits, account
-        self._began, self._before_core_s = began, before.core_s
+        self._cores, self._began = cores, began
         self._ended: float | None = None
-        self._meter = BudgetMeter(
-            limits, before.wall_s, before.trials, before.joules or 0.0, account.prices, cores, before.money or 0.0
-        )
+        self._before, self._meter = before, self._metered(limits, before)
+
+    def _metered(self, limits: Plan, before: Spend) -> BudgetMeter:
+        used = before.wall_s, before.trials, before.joules or 0.0
+        return BudgetMeter(limits, *used, self.account.prices, self._cores, before.money or 0.0)
+
+    def correct(self, before: Spend) -> None:
+        """Take in what earlier runs have really spent."""
+        self._before, self._meter = before, self._metered(self.limits, before)
 
     @property
     def limits(self) -> Plan:
@@ -57,18 +63,22 @@ class RunBudget:
         """Return the wall seconds of this run, until its end if it has ended."""
         return (self._ended or time.monotonic()) - self._began
 
-    def end(self) -> float:
-        """Return the wall seconds of this run, which ends: what is charged and what is reported are the same."""
+    @property
+    def ended(self) -> bool:
+        """Whether this run has ended."""
+        return self._ended is not None
+
+    def end(self) -> None:
+        """Say that this run has ended."""
         self._ended = time.monotonic()
-        return self.elapsed_s()
 
     def left_s(self) -> float | None:
         """Return how long this run may go on, None without a limit of time, money or energy."""
-        return self._meter.seconds_left(self.elapsed_s(), self.account.joules())
+        return self._meter.seconds_left(self.elapsed_s(), self.account.joules(), self.account.machine_s())
 
     def whole_s(self) -> float:
         """Return the seconds that the whole budget is worth at the rate so far, 0 where nothing limits the time."""
-        return self._meter.allowance_s(self.elapsed_s(), self.account.joules())
+        return self._meter.allowance_s(self.elapsed_s(), self.account.joules(), self.account.machine_s())
 
     def spare_s(self, reserve_s: float, most: float = 0.5) -> float:
         """Return how long the run may go on if `reserve_s`, at most the share `most` of the whole, are set aside."""
@@ -81,17 +91,18 @@ class RunBudget:
 
     def remaining(self) -> dict[str, float]:
         """Return what is left of each limit, by the names in Plan; what was used in excess is negative."""
-        return self._meter.remaining(self.elapsed_s(), self.account.joules())
+        return self._meter.remaining(self.elapsed_s(), self.account.joules(), self.account.machine_s())
 
     def spend(self) -> Spend:
         """Return what all runs have used, as far as it is known without the ledger."""
-        elapsed_s, joules = self.elapsed_s(), self.account.joules()
+        elapsed_s, joules, machine_s = self.elapsed_s(), self.account.joules(), self.account.machine_s()
         return Spend(
             wall_s=self._meter.total_s(elapsed_s),
-            core_s=self._before_core_s + self.account.core_s(),
+            core_s=self._before.core_s + self.account.core_s(),
             trials=self.trials,
             joules=self._meter.total_j(joules),
             modelled=self.account.power.modelled,
-            money=self._meter.money(elapsed_s, joules),
+            machine_s=(self._before.machine_s or self._before.wall_s) + machine_s,
+            money=self._meter.money(machine_s, joules),
             currency=self.prices.currency,
         )

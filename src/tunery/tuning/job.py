@@ -118,7 +118,7 @@ class TuningJob:
 
     async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored, after `worked`, and returned either way."""
-        await self._account.reconcile(self.status.spend)  # before this run has a bill
+        self._allowance.correct(await self._account.reconcile(self.status.spend))  # before this run is charged
         await self._charge_import()
         self.searches = await self._shared.join(self._context, self._imported.tasks)
         weights = [task.weight for task in self._imported.tasks]
@@ -178,7 +178,8 @@ class TuningJob:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        await self._account.close(self._allowance.end())
+        self._allowance.end()
+        await self._account.close()
 
     async def _charge_import(self) -> None:
         imported = self._imported

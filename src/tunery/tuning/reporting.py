@@ -6,6 +6,7 @@ from dataclasses import replace
 from tunery.domain import JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import Progress, Request
 from tunery.store import Charge
+from tunery.tuning.account import charged
 from tunery.tuning.allocation.allocator import Allocator, unit_of
 from tunery.tuning.allowance import RunBudget
 from tunery.tuning.context import Context
@@ -69,26 +70,18 @@ class Reporter:
     async def status(self, status: JobStatus, state: JobState, message: str) -> JobStatus:
         """Return a job's status as it is now, in `state` and with `message`; what was spent is the ledger's word."""
         context, cores = self._context, self._context.runtime.granted
-        charged = await context.store.read(lambda store: store.ledger(context.job_id))
+        rows = await context.store.read(lambda store: store.ledger(context.job_id))
         self._allowance.trials = context.trials
         outlook = self._sums.outlook(cores, self._allowance.prices, self._request.seed, self._pace())
         return replace(
-            status, state=state, message=message, spend=self._spend(charged), tasks=(*self.states(), *self._beside),
+            status, state=state, message=message, spend=self._spend(rows), tasks=(*self.states(), *self._beside),
             remaining=self._allowance.remaining(), outlook=outlook,
         )  # fmt: skip
 
     def _spend(self, rows: Sequence[Charge]) -> Spend:
-        stage_s: dict[str, float] = {}
-        for row in (row for row in rows if row.wall_s):
-            stage_s[row.stage] = stage_s.get(row.stage, 0.0) + row.wall_s
-        return replace(
-            self._allowance.spend(),
-            core_s=sum(row.core_s for row in rows),
-            device_s=sum(row.device_s for row in rows),
-            stage_s=stage_s,
-            modelled=any(row.modelled for row in rows),
-            cores=self._context.runtime.granted,
-        )
+        spend = self._allowance.spend()
+        found = replace(charged(spend, rows), cores=self._context.runtime.granted)
+        return found if self._allowance.ended else replace(found, money=spend.money)  # what is idle is charged last
 
     def _pace(self) -> float:
         """Return how many core-seconds of the machine this run's search took for each that its batches held."""

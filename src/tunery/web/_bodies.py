@@ -272,13 +272,13 @@ class RecordPage(BaseModel):
 
 
 class UsageOut(BaseModel):
-    """What an account's jobs of a month have cost."""
+    """What an account's jobs of a month have cost; `worker_s` of all workers."""
 
     account: str
     month: str
     jobs: int
     trials: int
-    wall_s: float
+    worker_s: float
     core_s: float
     joules: float
     money: dict[str, float]

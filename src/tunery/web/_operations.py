@@ -9,6 +9,7 @@ from fastapi.responses import PlainTextResponse
 import tunery
 from tunery.store import Charge, Store
 from tunery.web._files import free_bytes
+from tunery.web._problems import RefusedError
 from tunery.web._service import Admin, Reader, TheService
 
 Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -25,8 +26,10 @@ async def health() -> dict[str, str]:
 
 @router.get("/readyz")
 async def ready(service: TheService) -> dict[str, str]:
-    """Say that the store answers."""
+    """Say that the store answers, and that nothing is known to keep jobs from being worked on."""
     await service.store.read(lambda store: store.events.last())
+    if obstacle := service.manager.obstacle():
+        raise RefusedError(503, "work", obstacle)
     return {"status": "ok"}
 
 

@@ -134,7 +134,7 @@ async def usage(service: TheService, caller: Reader, account: Annotated[str, Que
 
 
 async def month_of(service: Service, account: str) -> UsageOut:
-    """Return what an account's jobs that were submitted this month have cost so far, from the ledger."""
+    """Return what an account's jobs have cost this month, from the ledger, and how many it has submitted."""
     now = datetime.now(UTC)
     first, until = month(now)
 
@@ -143,11 +143,11 @@ async def month_of(service: Service, account: str) -> UsageOut:
         return charges, store.count_jobs(first, until, account).get(account, 0)
 
     charges, jobs = await service.store.read(ask)
-    total: dict[str, Any] = {"wall_s": 0.0, "core_s": 0.0, "joules": None, "money": {}}
+    total: dict[str, Any] = {"worker_s": 0.0, "core_s": 0.0, "joules": None, "money": {}}
     total |= next(iter(sums(charges, lambda _: "all")), {})
     return UsageOut(
         account=account, month=now.strftime("%Y-%m"), jobs=jobs, money=total["money"],
-        trials=sum(tried(charges).values()), wall_s=total["wall_s"], core_s=total["core_s"],
+        trials=sum(tried(charges).values()), worker_s=total["worker_s"], core_s=total["core_s"],
         joules=total["joules"] or 0.0,
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from tunery.engines._base import OnUsage
 from tunery.engines._payload import error_from_data
 from tunery.engines.local import _frames, ahead
 from tunery.engines.local._nursery import Nursery
-from tunery.engines.local._process import bare_cpu_s, cpu_s, kill_group
+from tunery.engines.local._process import bare_cpu_s, cpu_s, is_stopped, kill_group
 from tunery.engines.local._record import Call, Process, Worker, WorkerState, describe_exit, quote_log, ran_out
 
 REAP_S = 10.0
@@ -107,6 +107,10 @@ class Loop:
     def nursery_cpu_s(self) -> float:
         """Return the CPU seconds of the zygotes that live, without their children's."""
         return sum(bare_cpu_s(nursery.pid) for nursery in list(self._nurseries.values()))
+
+    def stopped_nursery(self) -> int | None:
+        """Return the process id of a zygote that somebody has stopped, None where there is none."""
+        return next((nursery.pid for nursery in list(self._nurseries.values()) if is_stopped(nursery.pid)), None)
 
     def close(self) -> None:
         """End everything and wait for it; again, in a forked child, and on the loop's own thread: no wait."""

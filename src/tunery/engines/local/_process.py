@@ -52,6 +52,14 @@ def cpu_s(pid: int) -> float:
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether somebody has stopped a process, which does nothing until it is continued."""
+    try:
+        return psutil.Process(pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+    except psutil.Error:
+        return False
+
+
 def move(pid: int, cores: Iterable[int]) -> None:
     """Pin all threads of a process to these CPUs; one that has ended, or may not run there, stays as it is."""
     wanted = set(cores)

@@ -148,6 +148,11 @@ class LocalControl(HostControl):
     def own_cpu_s(self) -> float:
         return self._loop.nursery_cpu_s()
 
+    @override
+    def obstacle(self) -> str:
+        stopped = self._loop.stopped_nursery()
+        return "" if stopped is None else f"process {stopped}, which starts workers, is stopped; continue or end it"
+
 
 def _record(workers: Mapping[str, Worker], name: str) -> Worker:
     if name not in workers:

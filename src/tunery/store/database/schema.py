@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0014"
+HEAD = "0015"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -113,6 +113,7 @@ ledger = sa.Table(
     sa.Column("currency", sa.String, nullable=False, server_default=""),
     sa.Column("helped", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("host", sa.String, nullable=False, server_default=""),
+    sa.Column("charged_at", sa.Double, nullable=False, server_default="0", index=True),
 )  # fmt: skip
 
 networks = sa.Table(

@@ -16,11 +16,11 @@ Month = Annotated[str, InPath(pattern=r"^20[0-9]{2}-(0[1-9]|1[0-2])$")]
 
 
 class Amounts(BaseModel):
-    """What something has cost; `count` is of candidates, `joules` null where none were recorded."""
+    """What something has cost; `count` is of candidates, `worker_s` of all workers; `joules` null where unknown."""
 
     name: str
     count: int
-    wall_s: float
+    worker_s: float
     core_s: float
     device_s: float
     joules: float | None
@@ -42,7 +42,7 @@ class AccountMonth(BaseModel):
 
 @router.get("/usage/{month}")
 async def of_month(month: Month, service: TheService, caller: Reader) -> list[AccountMonth]:
-    """Show what the jobs of a month (`2026-11`) have cost: the caller's, an administrator all accounts'."""
+    """Show what jobs have cost in a month (`2026-11`): the caller's, an administrator all accounts'."""
     year, number = int(month[:4]), int(month[5:])
     since = datetime(year, number, 1, tzinfo=UTC).timestamp()
     until = datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC).timestamp()
@@ -57,7 +57,7 @@ async def of_month(month: Month, service: TheService, caller: Reader) -> list[Ac
 
 def _shown(account: str, month: str, jobs: int, charges: list[Charge]) -> AccountMonth:
     counts = tried(charges)
-    total: dict[str, Any] = {"name": "all", "count": 0, "wall_s": 0, "core_s": 0, "device_s": 0, "joules": None,
+    total: dict[str, Any] = {"name": "all", "count": 0, "worker_s": 0, "core_s": 0, "device_s": 0, "joules": None,
                              "modelled": False, "money": {}}  # fmt: skip
     total |= next(iter(sums(charges, lambda _: "all")), {})
     total["count"] = sum(counts.values())

@@ -33,7 +33,7 @@ function accounts(found) {
     { head: "Account", name: true, cell: (one) => one.account || "no account" },
     { head: "Jobs", num: true, cell: (one) => count(one.jobs) },
     { head: "Candidates", num: true, cell: (one) => count(one.total.count) },
-    { head: "Worker time", num: true, opt: true, cell: (one) => duration(one.total.wall_s) },
+    { head: "Worker time", num: true, opt: true, cell: (one) => duration(one.total.worker_s) },
     { head: "Core time", num: true, cell: (one) => duration(one.total.core_s) },
     { head: modelled(found.map((one) => one.total)), num: true, opt: true, cell: (one) => energy(one.total.joules) },
     { head: `Money${unit}`, num: true, cell: (one) => show(one.total.money) },
