@@ -12,6 +12,8 @@ import pytest
 from square_kernel import square_file
 from web_tools import Serve, Site
 
+from tunery.delivery import measure
+
 pytestmark = pytest.mark.jobs
 FAKE = {"model": "fake:one?tasks=2", "dialect": "fake", "threads": 1}
 
@@ -329,5 +331,25 @@ def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.Mon
             assert not good, (name, told)
         after = (await measured(developer, kernel(HONEST)))["result"]
         assert after["latency_s"] > 0.3 * min(honest_s), "a job measures with what an earlier one has left"
+
+    serve(main)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+@pytest.mark.parametrize("candidate", [{}, {"candidate": {"parameters": {"ONE": 2}}}])
+def test_a_kernel_that_hangs_holds_the_device_for_a_few_seconds(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, candidate: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(measure, "RACE_DEADLINE_S", 2.0)
+    monkeypatch.setattr(measure, "FIRST_RACE_DEADLINE_S", 1e6)
+    hangs = {"square.c": "void square(const float *x, float *y) { for (;;) y[0] = x[0] * ONE; }"}
+    file = square_file('source = "square.c"', 1000, "[parameters]\nONE = [1, 2]")
+
+    async def main(site: Site) -> None:
+        developer = await site.account("dev", "developer")
+        asked = {"kernel": {"description": file, "files": hangs}, "threads": 1, **candidate}
+        told = (await measured(developer, asked))["result"]
+        assert (told["outcome"], told["latency_s"]) == ("timeout", None)
 
     serve(main)

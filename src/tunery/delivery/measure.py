@@ -7,7 +7,16 @@ from tunery.delivery.work import Work
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Record, Task, Verification, median_interval
 from tunery.engines import Role
 from tunery.runtime.opening import introduce
-from tunery.tuning.calls import BUILD_DEADLINE_S, Entrant, build_one, stage
+from tunery.tuning.account import PricedCharge
+from tunery.tuning.calls import (
+    BUILD_DEADLINE_S,
+    FIRST_RACE_DEADLINE_S,
+    RACE_DEADLINE_S,
+    Entrant,
+    TaskBaselines,
+    build_one,
+    stage,
+)
 from tunery.tuning.calls import race as race_one
 from tunery.tuning.charging import bill, charge
 from tunery.tuning.context import Context
@@ -16,6 +25,7 @@ from tunery.tuning.search import finals
 from tunery.tuning.search.baselines import BuiltBaselines
 
 _SHOWN = 4
+_REFERENCE_DEADLINE_S, _TIMES_REFERENCE = 60.0, 200  # for kernels that somebody has sent: they may hang
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,8 @@ async def _measured(
 ) -> SingleMeasurement:
     yardsticks = await baselines.get(context)
     reference = yardsticks.reference[1]
-    default = await _raced(context, task, yardsticks.baseline, reference)
+    most_s = await _first_deadline_s(context, task, yardsticks)
+    default = await _raced(context, task, yardsticks.baseline, reference, most_s=most_s)
     if default.reference_failed:
         raise WorkError(f"nothing can be said of {task.workload.name}: {default.detail}")
     default_s = default.latency_s if default.outcome is Outcome.OK else None
@@ -113,7 +124,7 @@ async def _measured(
             await _record(context, task, candidate, built)
             return _told(context, task, candidate, built, None)
         at_hand[candidate.key] = built
-        first = await _raced(context, task, (candidate, built), reference, baseline_s=default_s)
+        first = await _raced(context, task, (candidate, built), reference, most_s=most_s, baseline_s=default_s)
         challengers = [candidate]
     if first.outcome is not Outcome.OK:
         return _told(context, task, candidate, first, None)
@@ -126,18 +137,56 @@ async def _measured(
     return _told(context, task, candidate, final, baseline_s)
 
 
+async def _first_deadline_s(context: Context, task: Task, yardsticks: TaskBaselines) -> float:
+    """Return how long the first race may take: of a kernel that somebody has sent, by the time of its reference.
+
+    Raises:
+        WorkError: the reference does not run: nothing can be said of the kernel.
+    """
+    if not context.runtime.runs_users_code:
+        return FIRST_RACE_DEADLINE_S
+    entrant = yardsticks.reference
+    if entrant[0].key == yardsticks.baseline[0].key:
+        return _REFERENCE_DEADLINE_S
+    found, cost = await _run(context, task, entrant, entrant[1], most_s=_REFERENCE_DEADLINE_S)
+    await context.account.post([cost])
+    if found.latency_s is None:
+        raise WorkError(f"nothing can be said of {task.workload.name}: the reference does not run: {found.detail}")
+    return min(RACE_DEADLINE_S + _TIMES_REFERENCE * found.latency_s, FIRST_RACE_DEADLINE_S)
+
+
 async def _raced(
-    context: Context, task: Task, entrant: Entrant, reference: Artifact, baseline_s: float | None = None
+    context: Context,
+    task: Task,
+    entrant: Entrant,
+    reference: Artifact,
+    *,
+    most_s: float,
+    baseline_s: float | None = None,
 ) -> Measurement:
-    """Run one alone, to the end however slow it is, and record it."""
-    async with stage(context, task, "measure", Role.MEASURER) as grant:
-        found = await race_one(
-            context, task, grant.worker, entrant, reference, incumbent_s=None, baseline_s=baseline_s
-        )  # fmt: skip
+    """Run one alone and record it."""
+    found, cost = await _run(context, task, entrant, reference, most_s=most_s, baseline_s=baseline_s)
     record = Record(entrant[0], found, context.provenance, context.job_id)
-    cost = bill(context, task.key, "measure", found.outcome.value, grant, device=True)
     await context.account.record(task, [record], [cost])
     return found
+
+
+async def _run(
+    context: Context,
+    task: Task,
+    entrant: Entrant,
+    reference: Artifact,
+    *,
+    most_s: float,
+    baseline_s: float | None = None,
+) -> tuple[Measurement, PricedCharge]:
+    """Run one alone, to the end however slow it is, but no longer than `most_s` where there is no `baseline_s`."""
+    async with stage(context, task, "measure", Role.MEASURER) as grant:
+        found = await race_one(
+            context, task, grant.worker, entrant, reference, incumbent_s=None, baseline_s=baseline_s,
+            first_deadline_s=most_s,
+        )  # fmt: skip
+    return found, bill(context, task.key, "measure", found.outcome.value, grant, device=True)
 
 
 async def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement) -> None:
