@@ -11,10 +11,12 @@ TuneryError                what happened, with which value, and what to do next
 │   ├── DialectError       the compiler refused a task or a network
 │   ├── NothingFoundError  no record answers the query
 │   └── BlobNotFoundError  a host does not have a blob; carries its digest
+├── GoneDeviceError        what a job measures on cannot be used for long; it keeps what it has
 └── EngineError            a worker did not answer
     ├── DeadlineError      it ran past its deadline and was killed
     ├── CrashError         its process ended
     │   └── LostWorkerError  its host was lost with it: no fault of the call, which may be made elsewhere
+    │       └── FullHostError  its host has no room for what the call needs
     ├── HostError          a host cannot be used; the message says what is missing there
     └── RemoteError        the method raised; carries the remote type and message
 """
@@ -96,6 +98,14 @@ class CrashError(EngineError):
 
 class LostWorkerError(CrashError):
     """The worker's host went away during the call, which says nothing of the call: make it again."""
+
+
+class FullHostError(LostWorkerError):
+    """The worker's host has no room for what the call needs."""
+
+
+class GoneDeviceError(TuneryError):
+    """The device that a job measures on could not be used for long: the job ends, and keeps what it has."""
 
 
 class HostError(EngineError):

@@ -6,7 +6,8 @@ import platform
 import shlex
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from job_tools import (
 )
 from onnx import TensorProto, helper
 
-from tunery._errors import UsageError
+from tunery._errors import GoneDeviceError, UsageError
 from tunery.blobs import DirectoryBlobs
 from tunery.delivery.files.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
@@ -38,6 +39,7 @@ from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import add_host, remove_host
+from tunery.runtime.hosts import further
 from tunery.runtime.hosts.workers import MEASURER
 from tunery.runtime.runtime import Runtime
 from tunery.service.machines import machines
@@ -210,6 +212,52 @@ def test_one_measures_on_a_host_and_waits_for_it_when_it_is_lost(tmp_path: Path)
     assert {span.worker.partition("/")[0] for span in measured} == {FAR}
     expect_nothing_held(made[0])
     wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+@contextmanager
+def without_room(far: Path, room_after_s: float) -> Iterator[Callable[[Progress], None]]:
+    """Yield what takes a host its place for blobs at ten trials; it gets it back after so many seconds."""
+    blobs, away, timers = far / "blobs", far / "away", list[threading.Timer]()
+
+    def room() -> None:
+        blobs.unlink()
+        away.rename(blobs)
+
+    def fill(progress: Progress) -> None:
+        if progress.trials >= 10 and not timers:
+            blobs.rename(away)
+            blobs.touch()
+            timers.append(threading.Timer(room_after_s, room))
+            timers[0].start()
+
+    yield fill
+    assert timers
+    timers[0].cancel()
+    timers[0].join()
+
+
+def test_a_host_without_room_is_waited_for_and_no_candidate_blamed(far: Path, tmp_path: Path) -> None:
+    with without_room(far, 3.0) as fill:
+        report = tune(replace(request_in(tmp_path, "fake:there?tasks=2&run_s=0.02", "40trials"), on=FAR), fill)
+    assert report.job.state is JobState.DONE
+    assert report.job.spend.trials == 40
+    assert set(raced(tmp_path).values()) == {1}
+    assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
+
+
+def test_a_job_ends_where_its_host_has_no_room_for_long_and_keeps_what_was_measured(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(further, "_AWAY_S", 1.0)
+    monkeypatch.setattr(further, "_FULL_LOOK_S", 0.1)
+    asked = replace(request_in(tmp_path, "fake:there?tasks=2&run_s=0.02", "40trials"), on=FAR)
+    with without_room(far, 60.0) as fill, pytest.raises(GoneDeviceError, match=FAR):
+        tune(asked, fill)
+    measured = {record.measurement.outcome for record in records_in(tmp_path, Mode.RACE)}
+    assert measured <= {Outcome.OK, Outcome.ABANDONED}
+    assert len(raced(tmp_path)) >= 10
+    with open_store(asked.store) as store:
+        assert [job.state for job in store.jobs()] == [JobState.STOPPED], "it can go on"
 
 
 def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Worker pools under the scheduler: a driver asks for a stage and gets a worker when the scheduler says so."""
 
 import asyncio
+import math
 import os
 import platform
 import shutil
@@ -15,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import BlobError, CrashError, EngineError, LostWorkerError, WorkError
+from tunery._errors import BlobError, CrashError, EngineError, FullHostError, LostWorkerError, WorkError
 from tunery._locks import hold_directory, is_held, own_directory
 from tunery._outputs import is_running
 from tunery._settings import settings
@@ -355,8 +356,12 @@ class Runtime:
         `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing: what
         measures nothing and is killed is made twice. A call that ran out of memory is not made again. A build whose
         host is lost is made on another one, a measurement when its host is back: `losses` is how often that was so.
+
+        Raises:
+            GoneDeviceError: the host that is measured on is away, or full, for long.
         """
         again = tries == 1 and self.pools.slot(worker) is None
+        full_since_s = math.inf
         while True:
             tries -= 1
             try:
@@ -374,6 +379,11 @@ class Runtime:
                     self.paces.lost(host)
                     self.hosts.leave(host, str(error))
                     return await self._call_elsewhere(worker, method, *args, deadline_s=deadline_s)
+                if isinstance(error, FullHostError) and isinstance(self._turn, HostDevice):
+                    full_since_s = min(full_since_s, self.dispatch.now())
+                    await self._turn.room(error, full_since_s)
+                    tries += 1
+                    continue
                 if isinstance(error, BlobError) or losses == _TRIES:
                     raise
                 async with self._turn.held():  # that of before has gone with the connection

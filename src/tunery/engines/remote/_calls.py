@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from tunery._errors import BlobError, CrashError, EngineError, LostWorkerError
+from tunery._errors import BlobError, CrashError, EngineError, FullHostError, LostWorkerError
 from tunery.blobs import Blobs
 from tunery.engines._base import OnUsage, WorkerSpec
 from tunery.engines._payload import Signatures, error_from_data
@@ -287,7 +287,7 @@ class Calls(Listener):
             if call.number not in self._in_flight:
                 continue
             if failed:
-                self._end(call, LostWorkerError(f"host {self._link.host} takes no more: {failed}"))
+                self._end(call, FullHostError(f"host {self._link.host} takes no more: {failed}"))
                 self._pump(call.worker)
             elif not call.needs:
                 self._make(call)

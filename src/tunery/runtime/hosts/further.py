@@ -7,14 +7,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from tunery._errors import EngineError, LostWorkerError
+from tunery._errors import EngineError, FullHostError, GoneDeviceError, LostWorkerError
 from tunery.devices import open_device
 from tunery.domain import DeviceDescription, HostFacts
 from tunery.engines import Engine, HostUse
 from tunery.runtime.foreign_load import Foreign
 
 _READY_DEADLINE_S = 300.0
-_AWAY_S, _LOOK_S = 600.0, 0.5  # how long measuring waits for its host, and how often it looks
+_AWAY_S, _LOOK_S, _FULL_LOOK_S = 600.0, 0.5, 5.0  # how long measuring waits for its host, and how often it looks
 _log = logging.getLogger(__name__)
 
 
@@ -138,15 +138,15 @@ class HostDevice:
         """Hold the device until the block ends; its host may have to come back first.
 
         Raises:
-            LostWorkerError: it does not come back.
+            GoneDeviceError: it does not come back.
         """
         end_s = self._now() + _AWAY_S
         while True:
             try:
                 let_go = await asyncio.wrap_future(self._engine.hold_device(self._host))
-            except LostWorkerError:
+            except LostWorkerError as error:
                 if self._now() > end_s or self._host not in self._engine.hosts:
-                    raise
+                    raise self.gone(error) from error
                 await asyncio.sleep(_LOOK_S)
             else:
                 break
@@ -154,3 +154,22 @@ class HostDevice:
             yield
         finally:
             let_go()
+
+    async def room(self, error: FullHostError, since_s: float) -> None:
+        """Wait a moment for room on the host, which had none since `since_s`.
+
+        Raises:
+            GoneDeviceError: that was long ago.
+        """
+        if self._now() == since_s:
+            _log.warning("%s; measuring waits for room there", error, extra={"host": self._host})
+        if self._now() > since_s + _AWAY_S:
+            raise self.gone(error) from error
+        await asyncio.sleep(_FULL_LOOK_S)
+
+    def gone(self, error: LostWorkerError) -> GoneDeviceError:
+        """Return what ends a job that measures there."""
+        return GoneDeviceError(
+            f"nothing could be measured on host {self._host} for {_AWAY_S / 60:.0f} min: {error}; what was measured is "
+            f"kept: see `tunery hosts check {self._host}`, then start the same job again"
+        )
