@@ -323,6 +323,25 @@ def test_an_answer_that_cannot_be_costs_what_is_in_flight(wrong: str, tmp_path: 
         assert 0 <= engine.control.cpu_s(worker) < PATIENCE_S
 
 
+def test_an_answer_that_never_comes_costs_its_call(tmp_path: Path) -> None:
+    swallows = (
+        "once = _protocol.FrameWriter.send\n"
+        "def send(self, header, body=b''):\n"
+        "    marker = Path(sys.argv[1], 'swallowed')\n"
+        "    if header['do'] == 'answer' and not marker.exists():\n"
+        "        marker.touch()\n"
+        "        return\n"
+        "    once(self, header, body)\n"
+        "_protocol.FrameWriter.send = send"
+    )
+    timing = replace(QUICK, late_s=2.0)
+    with FakeBlobs() as blobs, AgentEngine("far", bent(swallows, tmp_path), blobs, timing=timing) as engine:
+        worker = engine.start(PROBE)
+        with pytest.raises(LostWorkerError):
+            ask(engine, worker, "count", deadline_s=1.0)
+        assert ask(engine, worker, "count") == 1
+
+
 def test_an_agent_that_is_sent_garbage_ends_with_its_workers(mark: Path) -> None:
     done = subprocess.run(
         shlex.split(AGENT), input=b"\xff" * 1000, capture_output=True, timeout=PATIENCE_S, check=False

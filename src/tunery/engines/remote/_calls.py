@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -22,17 +24,21 @@ from tunery.engines.remote._questions import Questions
 
 @dataclass(slots=True, eq=False)
 class RemoteCall:
-    """One call, from its making to its future's end. `needs` are the blobs that are still on their way."""
+    """One call, from its making to its future's end. `needs` are the blobs that are still on their way; an answer is
+    due at `due_s`, on the monotonic clock.
+    """
 
     number: int
     worker: "RemoteWorker"
     method: str
     frame: bytes
     blobs: tuple[str, ...]
+    deadline_s: float
     future: Future[Any] = field(default_factory=Future)
     needs: set[str] = field(default_factory=set)
     result: Any = None
     sent: bool = False
+    due_s: float = math.inf
 
     def fail(self, error: BaseException) -> None:
         """End the call with an error, unless it has ended or was cancelled."""
@@ -136,6 +142,12 @@ class Calls(Listener):
         return any(worker.queue for worker in self.workers.values())
 
     @override
+    def overdue(self, late_s: float) -> str:
+        before_s = time.monotonic() - late_s
+        late = (call for call in self._in_flight.values() if call.due_s < before_s and call.worker.current is call)
+        return next((f"{call.worker.name}.{call.method}" for call in late), "")
+
+    @override
     def given_up(self) -> None:
         for worker in self.workers.values():
             calls, worker.queue = worker.queue, deque()
@@ -205,7 +217,7 @@ class Calls(Listener):
     def _make(self, call: RemoteCall) -> None:
         assert self._connection is not None
         self._start(self._connection, call.worker)
-        call.sent = True
+        call.sent, call.due_s = True, time.monotonic() + call.deadline_s
         self._connection.writer.send_packed(call.frame)
 
     def _start(self, connection: Connection, worker: RemoteWorker) -> None:

@@ -1,6 +1,7 @@
 """One run of a host's connect command, with the agent that it reached."""
 
 import contextlib
+import logging
 import os
 import shlex
 import signal
@@ -23,6 +24,7 @@ from tunery.engines.remote._receiving import Receiver
 AGENT = ("tunery", "agent", "--stdio")
 _MOST_GREETING_BYTES = 1 << 16
 _END_S = 10.0
+_log = logging.getLogger(__name__)
 _MOST_SHARE, _START_S = 4.0, 60.0  # a host may have more cores than it grants; its agent runs before it is connected
 _TAIL_BYTES = 2048
 
@@ -176,11 +178,14 @@ class Connection:
                 self._process.wait(_END_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
         if self.writer.end(_END_S):
             assert self._process.stdin is not None
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:  # another user's, as behind sudo, whose agent goes on
+            _log.warning("process %d, of a connect command, cannot be ended from here", self._process.pid)
 
 
 def _version() -> str:

@@ -25,7 +25,8 @@ class Timing:
     """When a silent host counts as gone, in seconds, and how long calls wait for one that is.
 
     An agent that has not greeted after `slow_greeting_s` is named, and waited for as long as it may still greet: Python
-    takes up to 40 s to start on a slow board.
+    takes up to 40 s to start on a slow board. One that gives no answer for `late_s` after a call's deadline has lost
+    it; until then the worker may still have to start.
     """
 
     keep_alive_s: float = 5.0
@@ -34,6 +35,7 @@ class Timing:
     patience_s: float = 60.0
     first_retry_s: float = 0.5
     last_retry_s: float = 30.0
+    late_s: float = 150.0
 
 
 class Listener(Protocol):
@@ -58,6 +60,9 @@ class Listener(Protocol):
     def waits(self) -> bool:
         """Whether something waits for the host."""
         ...
+
+    def overdue(self, late_s: float) -> str:
+        """Return what the agent should have answered `late_s` ago; "" where that is nothing."""
 
     def closed(self) -> None:
         """The engine was closed."""
@@ -341,6 +346,8 @@ class Link:
         if header["do"] == "pong":
             with self._changed:
                 self._changed.notify_all()
+            if late := self._listener.overdue(self._timing.late_s):
+                self._lose(HostError(f"it has given no answer to {late}, long after its deadline"), hopeless=False)
 
     def _take_use(self, cpu_s: float, others: float) -> None:
         """Take in what the agent's processes have used since its last answer, and what others have."""

@@ -138,7 +138,8 @@ class AgentEngine(Engine):
             "do": "call", "id": number, "worker": worker, "method": method, "count": len(args),
             "deadline_s": None if deadline_s == math.inf else deadline_s,
         }  # fmt: skip
-        call = RemoteCall(number, found, method, pack(header, body), found.methods.blobs_in_arguments(method, args))
+        frame, blobs = pack(header, body), found.methods.blobs_in_arguments(method, args)
+        call = RemoteCall(number, found, method, frame, blobs, deadline_s)
         self._link.post(lambda: self._calls.enqueue(call))
         return call.future
 
