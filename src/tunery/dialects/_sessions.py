@@ -9,7 +9,7 @@ _BESIDE = "session.model_external_initializers_file_folder_path"
 
 
 class Session:
-    """A model in ONNX Runtime on the CPU; its threads wait busily for the next operator, `spinning` ones also for a run.
+    """A model in ONNX Runtime on the CPU; its threads wait busily for the next operator, `spinning` ones for a run too.
 
     Raises:
         Exception: of many kinds, where the model is refused.
