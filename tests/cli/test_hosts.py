@@ -97,6 +97,25 @@ def test_what_is_missing_is_said_in_one_line(run: Run, connect: str, sign: str, 
 
 
 @pytest.mark.jobs
+@pytest.mark.parametrize("words", [("tune", "--budget", "8trials"), ("compile", "-o", "net.bin")])
+def test_a_host_that_cannot_be_reached_is_named_once_and_the_work_goes_on_here(
+    run: Run, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = (words[0], "fake:here?tasks=2&build_s=0.3", "--dialect", "fake", "--threads", "1", *words[1:], "--json")
+    assert run(*command).data["hosts"] == []
+    run("hosts", "add", "gone", "--connect", "sh -c 'echo no route to it >&2; exit 255' x")
+    answer = run(*command[:1], "fake:there?tasks=2&build_s=0.3", *command[2:])
+    assert answer.code == 0
+    assert answer.data["hosts"] == ["gone"]
+    assert "gone" in answer.err.splitlines()[0]
+    [said] = [text for record in caplog.records if "gone" in (text := record.getMessage())]
+    assert "no route to it" in said
+    assert "tunery hosts check gone" in said
+    assert "tunery hosts remove gone" in said
+
+
+@pytest.mark.jobs
 def test_nothing_is_tuned_on_a_host_that_cannot_be_used(run: Run, tmp_path: Path) -> None:
     other = "agent.host_facts = lambda: __import__('dataclasses').replace(facts.host_facts(), version='99.0')"
     run("hosts", "add", "odd", "--connect", bent(other, tmp_path))

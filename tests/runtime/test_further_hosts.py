@@ -66,8 +66,9 @@ def test_a_host_that_others_use_is_given_fewer_builds_until_they_end() -> None:
     async def main() -> None:
         engine, room = Hosts(), dict[str, int]()
         hosts = FurtherHosts(
-            engine, "ours", lambda *_: [f"far/{n}" for n in range(6)], room.__setitem__, lambda _, use: use.others
-        )
+            engine, "ours", lambda *_: [f"far/{n}" for n in range(6)], room.__setitem__, lambda _, use: use.others,
+            named=set(),
+        )  # fmt: skip
         hosts.follow()
         await settle()
         assert room == {FAR: 6}

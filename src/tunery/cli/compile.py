@@ -13,7 +13,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, fetched_file, server_of, watching
+from tunery.cli.console.remote import Server, fetched_file, say_hosts, server_of, watching
 from tunery.cli.tune import network_file
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def compile_(
     from tunery.service.session import compile_model
 
     _begin(*request.dialects)
-    path = network_file(request, output, force=force)
+    path, hosts = network_file(request, output, force=force), say_hosts()
     with LiveLine(verbose=verbose) as live:
         report, network = compile_model(
             request, path, guess, lambda text: live.say(text, phase=text),
@@ -105,7 +105,7 @@ def compile_(
             any_shape=any_shape,
         )  # fmt: skip
     if json:
-        emit(compile_data(report))
+        emit({**compile_data(report), "hosts": hosts})
         return
     _print(report, network, request, predicted=guess is not None, verbose=verbose)
 

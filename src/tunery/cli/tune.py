@@ -9,7 +9,7 @@ from tunery._errors import UsageError, WorkError
 from tunery.cli.console import options
 from tunery.cli.console.following import report
 from tunery.cli.console.output import emit, output_path, say, width
-from tunery.cli.console.remote import Server, default_name, fetched_file, server_of, watching
+from tunery.cli.console.remote import Server, default_name, fetched_file, say_hosts, server_of, watching
 from tunery.domain import JobState
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def run(
     """Tune with a live line, then compile and compare if asked for, and print the result; `job_id` is resumed."""
     from tunery.service.session import Session
 
+    hosts = say_hosts()
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
         compiled = compared = None
@@ -133,7 +134,7 @@ def run(
             compiled, compared = _deliver(session, request, output, rivals, force=force, verbose=verbose)
             _note(session, tuned.job.job_id, compiled, compared)
     if as_json:
-        emit(_data(tuned, compiled, compared))
+        emit({**_data(tuned, compiled, compared), "hosts": hosts})
     else:
         _print(tuned, request, compiled, compared, output=output, verbose=verbose)
     if exit_code is not None:

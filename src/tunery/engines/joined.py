@@ -54,6 +54,7 @@ class JoinedEngine(Engine):
             self.control = None
         self._engines[host] = engine
         for listener in self._listeners:
+            listener(host)
             self._tell(engine, host, listener)
 
     def leave(self, host: str) -> None:

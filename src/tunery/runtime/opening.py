@@ -1,6 +1,7 @@
 """Starting and ending the workers of one dialect."""
 
 import asyncio
+import logging
 import os
 import shutil
 import threading
@@ -22,7 +23,8 @@ from tunery.runtime.runtime import Runtime, make_scratch
 from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore
 
-_HOST_S = 60.0
+_HOST_S, _SLOW_S = 60.0, 10.0
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -38,8 +40,9 @@ def workplace(on: str = "", *, follow: bool = False) -> Iterator[tuple[Engine, P
         if on:
             came = threading.Event()
             _watch(engine, on, came.set)
-            if engine.facts(on) is None:
-                came.wait(_HOST_S)
+            if engine.facts(on) is None and not came.wait(_SLOW_S):
+                _name_slow(engine, on)
+                came.wait(_HOST_S - _SLOW_S)
         yield engine, scratch
 
 
@@ -71,6 +74,11 @@ def _watch(engine: Engine, on: str, came: Callable[[], object]) -> None:
                 came()
 
     engine.watch(changed)
+
+
+def _name_slow(engine: Engine, on: str) -> None:
+    trouble = engine.trouble(on) or "it has not answered yet"
+    _log.warning("host %s: %s; it is waited for, %g s in all", on, trouble, _HOST_S, extra={"host": on})
 
 
 def granted_at(engine: Engine, on: str) -> int | None:
@@ -126,7 +134,11 @@ async def open_runtime_on(stack: ExitStack, spec: RuntimeSpec, dispatch: Dispatc
         _watch(engine, spec.on, lambda: loop.call_soon_threadsafe(came.set))
         if engine.facts(spec.on) is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(came.wait(), _HOST_S)
+                await asyncio.wait_for(came.wait(), _SLOW_S)
+            if not came.is_set():
+                _name_slow(engine, spec.on)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(came.wait(), _HOST_S - _SLOW_S)
         runtime = _runtime(engine, spec, scratch, dispatch)
         stack.push(opened.pop_all())
     return runtime

@@ -113,8 +113,9 @@ class Runtime:
             self.dispatch.add({core_of(on): max(facts.granted, len(self.measure_cores))})
         builder = self.pools.of(Role.BUILDER)[0]
         self.hosts = FurtherHosts(
-            engine, builder, self.pools.start_builders, self._host_resized, partial(self.dispatch.others_on, spec.label)
-        )
+            engine, builder, self.pools.start_builders, self._host_resized,
+            partial(self.dispatch.others_on, spec.label), named=self.dispatch.named_hosts,
+        )  # fmt: skip
         self._build_here = settings().build_here
         self.runs_users_code = get_dialect(spec.dialect).runs_users_code
         self._worked_for: dict[str, str] = {}  # measurer, or builder, which runs defaults, to its last job

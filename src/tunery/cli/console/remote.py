@@ -1,4 +1,4 @@
-"""Commands that a service carries out: this user's own on its socket, or one on the network."""
+"""Where a command is carried out: by a service, this user's own or one on the network, or here with added hosts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +36,16 @@ def server_of(given: str, *instead: str) -> str:
             "--store and --socket are for this machine, not for a service; leave them out, or leave out --server"
         )
     return given or ("" if any(instead) else settings().server)
+
+
+def say_hosts() -> list[str]:
+    """Say which hosts are used beside this machine, where any were added, and return their names."""
+    from tunery.engines.remote.registry import added_hosts
+
+    names = [host.name for host in added_hosts()]
+    if names:
+        remark(f"hosts in use beside this machine: {', '.join(names)} (see `tunery hosts list`)")
+    return names
 
 
 def fetched_file(request: "Request", output: str, *, force: bool) -> Path:

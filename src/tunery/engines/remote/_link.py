@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 class Timing:
     """When a silent host counts as gone, in seconds, and how long calls wait for one that is.
 
-    An agent that has not greeted after `slow_greeting_s` is named, and waited for as long as it may still greet: Python
-    takes up to 40 s to start on a slow board. One that gives no answer for `late_s` after a call's deadline has lost
-    it; until then the worker may still have to start.
+    An agent that has not greeted after `slow_greeting_s` is in trouble, and waited for as long as it may still greet:
+    Python takes up to 40 s to start on a slow board. One that gives no answer for `late_s` after a call's deadline has
+    lost it; until then the worker may still have to start.
     """
 
     keep_alive_s: float = 5.0
@@ -80,7 +80,7 @@ class Link:
     def __init__(self, host: str, connect: str, blobs: Blobs, timing: Timing) -> None:
         self.host, self._command, self._blobs, self._timing = host, agent_command(connect), blobs, timing
         self.facts: HostFacts | None = None
-        self.trouble = "it has not answered yet"
+        self.trouble = ""
         self.hopeless = False
         self.own_cpu_s = 0.0
         self.use: HostUse | None = None
@@ -88,7 +88,7 @@ class Link:
         self._past_own_cpu_s = 0.0
         self._clock_off_s: float | None = None
         self._losses = 0
-        self._is_named_slow = False
+        self._is_slow = False
         self._watchers: list[Callable[[str], None]] = []
         self._connection: Connection | None = None
         self._talking: threading.Thread | None = None
@@ -130,7 +130,7 @@ class Link:
                 lambda: self.facts is not None or self.hopeless or self._closed or self._losses >= tries, seconds
             )
             if self.facts is None:
-                raise HostError(f"host {self.host} cannot be used: {self.trouble}")
+                raise HostError(f"host {self.host} cannot be used: {self.trouble or 'it has not answered yet'}")
             return self.facts
 
     def try_again(self) -> None:
@@ -225,7 +225,7 @@ class Link:
             return max(0.0, min(retry_at_s, self._away_s + timing.patience_s if self._listener.waits else math.inf,
                                 now_s + 3600.0) - now_s)  # fmt: skip
         if self.facts is None:
-            limit_s = timing.greeting_s if self._is_named_slow else min(timing.slow_greeting_s, timing.greeting_s)
+            limit_s = timing.greeting_s if self._is_slow else min(timing.slow_greeting_s, timing.greeting_s)
             return max(0.0, self._heard_s + limit_s - now_s)
         return max(0.0, min(self._pinged_s, self._heard_s + (MISSED_KEEP_ALIVES - 1) * timing.keep_alive_s)
                    + timing.keep_alive_s - now_s)  # fmt: skip
@@ -246,11 +246,9 @@ class Link:
             if why or silent_s >= timing.greeting_s:
                 what = f"its command gave no agent's greeting within {silent_s:.0f} s{but}"
                 self._lose(HostError(f"{what}: {why}" if why else what), hopeless=False)
-            elif slow and not self._is_named_slow:
-                self._is_named_slow = True
+            elif slow and not self._is_slow:
+                self._is_slow = True
                 self.trouble = f"its command has given no agent's greeting for {timing.slow_greeting_s:g} s{but}"
-                _log.warning("host %s: %s; it is waited for, up to %g s", self.host, self.trouble, timing.greeting_s,
-                             extra={"host": self.host})  # fmt: skip
             return
         if silent_s >= MISSED_KEEP_ALIVES * timing.keep_alive_s:
             self._lose(HostError(f"it has not answered for {silent_s:.0f} s"), hopeless=False)
@@ -295,7 +293,7 @@ class Link:
         assert self._connection is not None
         self._connection.writer.send({"do": "welcome", "keep_alive_s": self._timing.keep_alive_s})
         self._retry_s = self._timing.first_retry_s
-        self._is_named_slow = False
+        self._is_slow = False
         self._listener.begun(self._connection)
         self._ping()
         self._tell(facts, "")

@@ -24,7 +24,7 @@ class FurtherHosts:
     A host joins when it answers, runs machine code of our kind, and its builders have the compiler that `builder`,
     one here, has: `start` then starts them, once, and returns their ids. `resized` hears how many builds a host
     takes from now on: fewer while others are at work there (`others`, of a host and its use, says with how many cores),
-    0 when it has left.
+    0 when it has left. A host that is away is named in a warning, unless it is one of `named`.
     """
 
     def __init__(
@@ -34,8 +34,11 @@ class FurtherHosts:
         start: Callable[[str, HostFacts], list[str]],
         resized: Callable[[str, int], None],
         others: Callable[[str, HostUse], float],
+        *,
+        named: set[str],
     ) -> None:
         self._engine, self._builder, self._start, self._resized, self._others = engine, builder, start, resized, others
+        self._named = named
         self._builders: dict[str, list[str]] = {}
         self._foreign: dict[str, Foreign] = {}
         self._room: dict[str, int] = {}
@@ -65,7 +68,12 @@ class FurtherHosts:
         for host in self._engine.hosts[1:]:
             news.put_nowait(host)
         while True:
-            host = await news.get()
+            try:
+                host = await asyncio.wait_for(news.get(), _LOOK_S if self._unheard() else None)
+            except TimeoutError:
+                for host in self._unheard():
+                    self._name(host, self._engine.trouble(host))
+                continue
             if host in self._joining:
                 self._joining.pop(host).cancel()
             facts = self._engine.facts(host) if host in self._engine.hosts[1:] else None
@@ -75,6 +83,18 @@ class FurtherHosts:
                 self._look(host)
             else:
                 self._joining[host] = asyncio.create_task(self._join(host, facts))
+
+    def _unheard(self) -> list[str]:
+        """Return the hosts that have not answered, which was not said yet."""
+        return [host for host in self._engine.hosts[1:] if self._engine.facts(host) is None and host not in self._named]
+
+    def _name(self, host: str, why: str) -> None:
+        """Say that a host is away, once, as soon as it is known why."""
+        if why and host in self._engine.hosts and host not in self._named:
+            self._named.add(host)
+            _log.warning("no builds on host %s: %s; the work goes on without it. `tunery hosts check %s` says what is "
+                         "missing, `tunery hosts remove %s` forgets it", host, why, host, host,
+                         extra={"host": host})  # fmt: skip
 
     def _look(self, host: str) -> None:
         """Give a host fewer builds while others use its cores."""
@@ -108,6 +128,7 @@ class FurtherHosts:
             _log.warning("host %s does not build: it has %s, this has %s", host, theirs, ours, extra={"host": host})
         elif self._engine.facts(host) is not None:
             self.up.append(host)
+            self._named.discard(host)
             self._foreign[host], self._room[host] = Foreign(len(facts.cores)), len(self._builders[host])
             self._resized(host, self._room[host])
 
@@ -118,7 +139,7 @@ class FurtherHosts:
     def leave(self, host: str, why: str) -> None:
         """Give a host no more builds until it comes again."""
         if host in self.up:
-            _log.warning("host %s builds no more: %s", host, why, extra={"host": host})
+            self._name(host, why)
             self.up.remove(host)
             self._resized(host, 0)
 
