@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from base_install import WITHOUT
+from dashboard_site import matmul_model
 
 pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0
@@ -85,6 +86,63 @@ def start() -> Iterator[Start]:
 def server(tmp_path: Path, start: Start) -> tuple[Machine, Service]:
     machine = Machine(tmp_path / "server")
     return machine, start(machine)
+
+
+def test_a_job_ends_at_the_same_command_though_the_coordinator_that_it_talks_to_was_killed(
+    start: Start, postgres_database: str, tmp_path: Path
+) -> None:
+    coordinators = [Machine(tmp_path / name) for name in ("first", "second")]
+    for one in coordinators:
+        one.environment["TUNERY_STORE"] = postgres_database
+    first, second = map(start, coordinators)
+    ann, both = Machine(tmp_path / "ann"), f"{first.url},{second.url}"
+    kept = ann.run("login", both, says=first.told["token"])
+    assert (kept["account"]["name"], kept["silent"]) == ("admin", [])
+    following = ann.start("tune", "fake:long?tasks=2&build_s=0.1", *JOB, "--budget", "60trials", "-o", "net.bin",
+                          "--server", first.url, "--json")  # fmt: skip
+    assert following.stderr is not None
+    job = next(line.split()[1].rstrip(";") for line in following.stderr if line.startswith("job "))
+    while ann.run("jobs", "show", job, "--server", first.url)["status"] == "queued":
+        time.sleep(0.1)
+    first.process.kill()
+    out, _ = following.communicate(timeout=PATIENCE_S)
+    assert following.returncode == 0
+    assert (json.loads(out)["status"], json.loads(out)["spend"]["trials"]) == ("done", 60)
+    assert (ann.directory / "net.bin").stat().st_size > 0
+    assert ann.run("login", both, says=first.told["token"])["silent"] == [first.url]
+    assert ann.run("jobs", "watch", job, "--server", first.url)["status"] == "done"
+
+
+def test_a_model_that_was_uploaded_is_compiled_by_the_coordinator_that_is_left(
+    start: Start, postgres_database: str, tmp_path: Path
+) -> None:
+    coordinators = [Machine(tmp_path / name) for name in ("first", "second")]
+    for one in coordinators:
+        one.environment["TUNERY_STORE"] = postgres_database
+    first, second = map(start, coordinators)
+    ann = Machine(tmp_path / "ann")
+    ann.run("login", f"{first.url},{second.url}", says=first.told["token"])
+    (tmp_path / "net.onnx").write_bytes(matmul_model("net"))
+    following = ann.start("tune", str(tmp_path / "net.onnx"), "--budget", "20s", "--threads", "1", "-o", "net.bin",
+                          "--server", first.url, "--json")  # fmt: skip
+    assert following.stderr is not None
+    next(line for line in following.stderr if line.startswith("job "))
+    first.process.kill()
+    out, err = following.communicate(timeout=PATIENCE_S)
+    assert following.returncode == 0, (out, err)
+    assert (ann.directory / "net.bin").stat().st_size > 0
+
+
+def test_tokens_of_several_services_are_kept(start: Start, tmp_path: Path) -> None:
+    servers = [start(Machine(tmp_path / name)) for name in ("first", "second")]
+    ann = Machine(tmp_path / "ann")
+    for one in servers:
+        ann.run("login", one.url, says=one.told["token"])
+    for one in servers:
+        assert [found["name"] for found in ann.run("accounts", "list", "--server", one.url)["accounts"]] == ["admin"]
+    ann.run("login", f"{servers[0].url},{servers[1].url}", says=servers[0].told["token"], code=2)
+    ann.environment["TUNERY_SERVER"] = servers[1].url
+    assert ann.run("jobs", "list")["jobs"] == []
 
 
 def test_two_users_tune_on_a_third_machine(server: tuple[Machine, Service], tmp_path: Path) -> None:

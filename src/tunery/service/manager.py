@@ -89,7 +89,8 @@ class JobManager:
     (one, where the strategy is `sequential`), the others wait for their turn (`JobQueue`). Leaving the room ends all
     work; what was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`,
     the scheduler's log and the span of each stage are kept in `dispatch`. With `follow_hosts`, hosts that are added or
-    removed meanwhile are used or left.
+    removed meanwhile are used or left. `adopt` returns the request of a job that was left with its files as they are
+    called here, or None where they are not here: such a job is left to others.
 
     Example:
         async with JobManager(store) as manager:
@@ -109,6 +110,7 @@ class JobManager:
         most_active: int = MOST_ACTIVE,
         record: bool = True,
         follow_hosts: bool = False,
+        adopt: Callable[[Request], Request | None] = lambda request: request,
     ) -> None:
         self.store = AsyncStore(store)
         self.dispatch = Dispatch(strategy, record=record)
@@ -119,6 +121,7 @@ class JobManager:
         self._order = 0
         self._worked = False
         self._runtimes = Runtimes(self.dispatch, follow=follow_hosts)
+        self._adopt = adopt
         self._names: set[str] = set()
         self._here: HostFacts | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -173,11 +176,14 @@ class JobManager:
         for job_id in gone:
             if job_id in self._queue:
                 self._forget(job_id, self._entries[job_id])
-        new = [one for one in found if one[0] not in self._entries]
-        for job_id, request, claim in new:
-            self._enter(job_id, request, claim, found_s=time.monotonic())
+        new = list[str]()
+        for job_id, request, claim in found:
+            ours = await asyncio.to_thread(self._adopt, request) if job_id not in self._entries else None
+            if ours is not None:
+                self._enter(job_id, ours, claim, found_s=time.monotonic())
+                new.append(job_id)
         self._start_next()  # hosts that have joined since the last look bring places
-        return [job_id for job_id, _, _ in new]
+        return new
 
     async def resume(self, job_id: str) -> None:
         """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.

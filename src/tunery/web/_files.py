@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from tunery.domain import canonical_json
+from tunery.domain.request import Request as JobRequest
 from tunery.models._files import is_inside
 from tunery.store import Store
 from tunery.web._bodies import DIGEST, BlobOut
@@ -30,6 +32,7 @@ router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 MOST_BYTES = 16 << 30
 _SILENT_S = 30.0
 _NO_RANGE = (400, 416)
+_OURS = re.compile("/.*/(?P<place>(?:models/(?P<digest>[0-9a-f]{64})|compiled/[0-9a-f]{32})/[^/]+)", re.DOTALL)
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 Digest = Annotated[str, InPath(pattern=DIGEST)]
 
@@ -124,6 +127,33 @@ async def model_path(service: Service, account: str, digest: str, weights: Mappi
     place = service.files / "models" / hashlib.sha256(canonical_json(blobs).encode()).hexdigest()
     await asyncio.to_thread(_join, service.files, place, blobs)
     return place / found.name
+
+
+def place_in(text: str) -> str:
+    """Return a path without the coordinator's directory that it lies in; other texts as they are."""
+    found = _OURS.fullmatch(text)
+    return found["place"] if found else text
+
+
+def adopted(files: Path, request: JobRequest) -> JobRequest | None:
+    """Return the request of a job that another coordinator had with its files' places here.
+
+    None where its model is not here: it was uploaded to the other one alone, or has weights in files beside it.
+    """
+    with suppress(OSError, RefusedError):
+        if model := _OURS.fullmatch(request.model):
+            digest, path = model["digest"], files / model["place"]
+            if not path.exists():
+                if not blob_path(files, digest).exists():
+                    return None
+                _link(files, path, digest)
+            request = replace(request, model=str(path))
+        if output := _OURS.fullmatch(request.options.get("output", "")):
+            path = files / output["place"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            request = replace(request, options={**request.options, "output": str(path)})
+        return request
+    return None
 
 
 def _check_upload(store: Store, account: str, digest: str) -> None:

@@ -24,7 +24,7 @@ from tunery.service.months import refuse_used_up
 from tunery.service.stored_jobs import answer_of
 from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
-from tunery.web._files import FileAnswer, model_path
+from tunery.web._files import FileAnswer, model_path, place_in
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User, still_holds
@@ -334,9 +334,13 @@ def _id_of(account: str, key: str) -> str:
 
 
 def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client has asked for, of what is stored: importing adds to it, and each file has its own place."""
+    """Return what a client has asked for, of what is stored, at whichever coordinator.
+
+    Importing adds to it, and each file has its own place.
+    """
     added = ("network", "name", "target_key")
     kept = {key: value for key, value in request.items() if key not in added}
+    kept["model"] = place_in(str(kept["model"]))
     if "options" in kept:
         kept["options"] = {k: v for k, v in json.loads(kept["options"]).items() if k != "output"}
     return kept

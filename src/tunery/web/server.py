@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tunery.service.manager import JobManager
 from tunery.service.months import DAY_S
 from tunery.store import Store, StoredAccount, StoredToken, open_store
 from tunery.web._bodies import TokenIn
+from tunery.web._files import adopted
 from tunery.web._limits import PatientConnection
 from tunery.web._people import make_token
 from tunery.web._retention import forget
@@ -108,7 +110,8 @@ def serve(  # noqa: PLR0917 - what a command is given
     tls = {"ssl_certfile": place.certificate or None, "ssl_keyfile": place.key or None}
 
     async def run(opened: Store) -> None:
-        async with JobManager(opened, strategy=strategy, record=False, follow_hosts=True) as manager:
+        adopt = partial(adopted, files.resolve())
+        async with JobManager(opened, strategy=strategy, record=False, follow_hosts=True, adopt=adopt) as manager:
             with _listening(place) as listening:
                 token = await manager.store.write(first_token)  # told once: not before it is known that it can be
                 host = f"[{place.host}]" if ":" in place.host else place.host

@@ -21,22 +21,30 @@ def register(program: typer.Typer) -> None:
 
 
 def login(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where the service is.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where the service is; those of several coordinators by commas.")
+    ],
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Keep a service's URL and token for later commands; the token is asked for, or read from standard input."""
     from tunery.web.client import login as keep
+    from tunery.web.client import urls_in
 
+    urls_in(url)
     asked = sys.stdin.isatty()
     token = typer.prompt("token", hide_input=True, err=True) if asked else sys.stdin.readline()
     if not token.strip():
-        raise UsageError("no token was given; an administrator makes one with `tunery accounts token NAME`")
-    account = keep(url, token.strip())
+        raise UsageError(
+            "no token was given; `tunery serve` prints the first, `tunery accounts token NAME` makes others"
+        )
+    account, silent = keep(url, token.strip())
     if json:
-        emit({"url": url, "account": account})
-    else:
-        say(f"logged in at {url} as {account['name']}, {account['role']}; use it with --server {url}")
+        emit({"url": url, "account": account, "silent": silent})
+        return
+    say(f"logged in at {url} as {account['name']}, {account['role']}; use it with --server {url.partition(',')[0]}")
+    for one in silent:
+        say(f"{one} does not answer now; it is asked where the others do not answer")
 
 
 @app.command("list", epilog="Example: tunery accounts list")

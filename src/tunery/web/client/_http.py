@@ -5,11 +5,10 @@ import json
 import os
 import re
 import socket
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
@@ -18,12 +17,13 @@ import httpx
 
 from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery._outputs import replacing
-from tunery._settings import login_file, settings
 
 if TYPE_CHECKING:
     from tunery._api import Model, Shapes
 
 _TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
+_SILENT_S = 20.0  # a stream of events says every 5 s that it is there
+_REPEATABLE = {"GET", "HEAD"}
 _IMPORT_S = 3600.0  # a compiler checks each candidate
 _CHUNK, _PAGE, _AT_ONCE = 1 << 20, 500, 100
 _NO_CALL, _NO_PROBLEM_OF_OURS = (404, 405), "urn:tunery:problem:http"
@@ -34,19 +34,24 @@ _REST = {"done", "failed", "cancelled", "paused"}
 class ServiceClient:
     """A service at a URL, as one account sees it, or this user's own on its socket; a context manager.
 
+    Several coordinators of one service have their URLs joined by commas: one that does not answer is left for the next.
     Every call raises UsageError where the service refuses, NothingFoundError where it has no such thing, and WorkError
     where it does not answer.
     """
 
     def __init__(self, url: str, token: str = "", own: Path | None = None) -> None:
-        self.url, self._own = url.rstrip("/"), own
-        if not self.url.startswith(("http://", "https://")):
-            raise UsageError(f"{url!r:.200} is no URL; write http:// or https:// before it")
+        self._urls, self._token, self._own = urls_in(url), token, own
         more: dict[str, Any] = {"transport": httpx.HTTPTransport(uds=str(own))} if own else {}
         self._http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=_TIMEOUT_S,
-            follow_redirects=False, trust_env=own is None, **more,
+            base_url=self.url, headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S), follow_redirects=False, trust_env=own is None,
+            **more,
         )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        """The address that is asked: the one that has answered last."""
+        return self._urls[0]
 
     @property
     def is_local(self) -> bool:
@@ -56,7 +61,7 @@ class ServiceClient:
     @property
     def name(self) -> str:
         """What `--server` takes to reach it again; "" for this user's own."""
-        return "" if self.is_local else self.url
+        return "" if self.is_local else ",".join(self._urls)
 
     @classmethod
     def local(cls, path: Path) -> Self:
@@ -104,7 +109,21 @@ class ServiceClient:
         return self._json("GET", "/v1/service")
 
     def upload(self, path: Path) -> str:
-        """Upload a model unless it is there, and return its digest."""
+        """Upload a model to every coordinator that answers and has it not, and return its digest."""
+        if len(self._urls) == 1:
+            return self._upload(path)
+        digest, silent = "", None
+        for url in tuple(self._urls):
+            try:
+                with ServiceClient(url, self._token) as one:
+                    digest = one._upload(path)
+            except WorkError as error:
+                silent = error
+        if silent is not None and not digest:
+            raise silent
+        return digest
+
+    def _upload(self, path: Path) -> str:
         try:
             with path.open("rb") as file:
                 digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
@@ -159,17 +178,19 @@ class ServiceClient:
 
     def follow(self, job_id: str, on_event: Callable[[str, dict[str, Any]], None] = lambda *_: None) -> dict[str, Any]:
         """Follow a job to its end and return it; where the service goes away, wait for it and go on."""
-        last, patient_until = "", time.monotonic() + _PATIENCE_S
+        last = ""
+        silent_since: float | None = None
         while True:
             try:
                 for number, kind, data in self._events(job_id, last):
-                    last, patient_until = number or last, time.monotonic() + _PATIENCE_S
+                    last, silent_since = number or last, None
                     on_event(kind, data)
-                found = self.job(job_id)
+                found, silent_since = self.job(job_id), None
                 if found["state"] in _REST:
                     return found
             except WorkError:
-                if time.monotonic() > patient_until:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() > silent_since + _PATIENCE_S:
                     raise
             time.sleep(_AGAIN_S)
 
@@ -193,10 +214,18 @@ class ServiceClient:
         return self._json("POST", "/v1/records/import", json={"blob": digest}, timeout=_IMPORT_S)
 
     def _fetch(self, place: str, path: Path) -> httpx.Headers:
-        with self._streamed(place, {}) as answer, replacing(path) as part, part.open("wb") as file:
-            for chunk in answer.iter_bytes(_CHUNK):
-                file.write(chunk)
-            return answer.headers
+        """Write what is at a place of the service to a file, of which one coordinator may have what another has not."""
+        for left in reversed(range(len(self._urls))):
+            try:
+                with self._streamed(place, {}) as answer, replacing(path) as part, part.open("wb") as file:
+                    for chunk in answer.iter_bytes(_CHUNK):
+                        file.write(chunk)
+                    return answer.headers
+            except NothingFoundError:
+                if not left:
+                    raise
+                self._ask_next()
+        raise AssertionError
 
     def accounts(self) -> list[dict[str, Any]]:
         """Return all accounts; for administrators."""
@@ -265,7 +294,7 @@ class ServiceClient:
     def _events(self, job_id: str, last: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         headers = {"Last-Event-ID": last} if last else {}
         number, kind = "", ""
-        with self._streamed(f"{_place(job_id)}/events", headers) as answer:
+        with self._streamed(f"{_place(job_id)}/events", headers, _SILENT_S) as answer:
             for line in answer.iter_lines():
                 name, _, value = line.partition(": ")
                 if name == "id":
@@ -277,15 +306,24 @@ class ServiceClient:
                     number = ""
 
     @contextmanager
-    def _streamed(self, place: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        try:
-            with self._http.stream("GET", place, headers=dict(headers)) as answer:
+    def _streamed(
+        self, place: str, headers: Mapping[str, str], silent_s: float = _TIMEOUT_S
+    ) -> Iterator[httpx.Response]:
+        timeout = httpx.Timeout(silent_s, connect=_CONNECT_S)
+
+        def ask() -> httpx.Response:
+            request = self._http.build_request("GET", place, headers=dict(headers), timeout=timeout)
+            return self._http.send(request, stream=True)
+
+        with closing(self._first_answer("GET", ask)) as answer:
+            try:
                 if answer.is_error:
                     answer.read()
                     raise _error(answer)
                 yield answer
-        except httpx.HTTPError as error:
-            raise self._silent(error) from None
+            except httpx.HTTPError as error:
+                self._ask_next()
+                raise self._silent(error) from None
 
     def _json(self, method: str, place: str, **more: Any) -> dict[str, Any]:
         answer = self._answer(method, place, **more)
@@ -295,12 +333,26 @@ class ServiceClient:
         return found
 
     def _answer(self, method: str, place: str, **more: Any) -> httpx.Response:
-        try:
-            return self._http.request(method, place, **more)
-        except httpx.InvalidURL as error:
-            raise UsageError(f"{self.url!r} is no URL ({error}); write for example http://127.0.0.1:7433") from None
-        except httpx.HTTPError as error:
-            raise self._silent(error) from None
+        return self._first_answer(method, lambda: self._http.request(method, place, **more))
+
+    def _first_answer(self, method: str, ask: Callable[[], httpx.Response]) -> httpx.Response:
+        """Ask one address after the other until one answers; what may have been done already is not asked again."""
+        for left in reversed(range(len(self._urls))):
+            try:
+                return ask()
+            except httpx.InvalidURL as error:
+                raise UsageError(f"{self.url!r} is no URL ({error}); write for example http://127.0.0.1:7433") from None
+            except httpx.HTTPError as error:
+                said, unsent = self._silent(error), isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                self._ask_next()
+                if not left or not (unsent or method in _REPEATABLE):
+                    raise said from None
+        raise AssertionError
+
+    def _ask_next(self) -> None:
+        """Ask the next address from now on."""
+        self._urls.append(self._urls.pop(0))
+        self._http.base_url = httpx.URL(self.url)
 
     def _silent(self, error: httpx.HTTPError) -> WorkError:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -310,38 +362,17 @@ class ServiceClient:
         return WorkError(f"the service at {self._own or self.url} does not answer ({error}); is it running{running}")
 
 
-def login(url: str, token: str) -> dict[str, Any]:
-    """Check a token, keep it with its URL for this user, and return the account.
+def urls_in(text: str) -> list[str]:
+    """Return the URLs that a text joins by commas.
 
     Raises:
-        UsageError: the service refuses the token.
-        WorkError: the service does not answer.
+        UsageError: one is none.
     """
-    with ServiceClient(url, token) as service:
-        account = service.me()
-    path = login_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        part.touch(mode=stat.S_IRUSR | stat.S_IWUSR)
-        part.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        part.write_text(json.dumps({"url": url.rstrip("/"), "token": token}))
-    return account
-
-
-def connect(url: str = "", token: str = "") -> ServiceClient:
-    """Return the service at `url`, else at TUNERY_SERVER, else where the login was; its token is found likewise.
-
-    Raises:
-        UsageError: nobody has logged in there.
-    """
-    kept: dict[str, str] = {}
-    with suppress(OSError, ValueError):
-        kept = json.loads(login_file().read_text())
-    url = (url or settings().server or kept.get("url", "")).rstrip("/")
-    token = token or settings().token or (kept.get("token", "") if url == kept.get("url") else "")
-    if not url or not token:
-        raise UsageError(f"nobody has logged in{f' at {url}' * bool(url)}; log in with `tunery login {url or 'URL'}`")
-    return ServiceClient(url, token)
+    urls = [url.strip().rstrip("/") for url in text.split(",")]
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"{url!r:.200} is no URL; write http:// or https:// before it")
+    return urls
 
 
 def _place(job_id: str) -> str:

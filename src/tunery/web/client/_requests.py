@@ -5,12 +5,13 @@ To a service on the network the model goes once, and the compiled file comes bac
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
 from tunery.web.client._http import ServiceClient
@@ -44,14 +45,15 @@ def submit(
     share: ShareRequest | None = None,
     watcher: Watcher = NOBODY,
 ) -> dict[str, Any]:
-    """Submit a job; where no answer comes, once more with the same key, so that it is one job."""
-    body, key = {**_body(service, request, share, watcher), **more}, uuid.uuid4().hex
+    """Submit a job; where no answer comes, once more with the same key, so that it is one job.
+
+    Another coordinator that answers then may have to be sent the model first.
+    """
+    key = uuid.uuid4().hex
     for _ in range(_TRIES - 1):
-        try:
-            return service.submit(body, key)
-        except WorkError:
-            continue
-    return service.submit(body, key)
+        with suppress(WorkError, NothingFoundError):
+            return service.submit({**_body(service, request, share, watcher), **more}, key)
+    return service.submit({**_body(service, request, share, watcher), **more}, key)
 
 
 def run_there(
