@@ -30,4 +30,4 @@ def test_torch_beside_tvm_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda _: object())
     assert doctor.torch().state is CheckState.OK
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
-    assert not doctor.torch().advice
+    assert doctor.torch().state is CheckState.ABSENT

@@ -70,7 +70,7 @@ def check(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Check whether a dialect can work here; each line says ok, warn or fail, and what to do."""
+    """Check whether a dialect can work here; each line says ok, absent, warn or fail, and what to do."""
     from tunery.cli.doctor import tell_checks
     from tunery.dialects import get_dialect
     from tunery.domain import Check, CheckState

@@ -29,7 +29,7 @@ def doctor(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Check this machine: each line says ok, warn or fail, and what to do."""
+    """Check this machine: each line says ok, absent, warn or fail, and what to do."""
     from tunery.cli.console.checks import all_checks
 
     tell_checks(list(all_checks(store)), as_json=json)
@@ -44,7 +44,7 @@ def tell_checks(found: "Sequence[Check]", *, as_json: bool) -> NoReturn:
         emit({"ok": not failed, "checks": found})
     else:
         for check in found:
-            say(f"{check.state.value:<5} {check.name:<9} {check.found}{'; ' + check.advice if check.advice else ''}")
+            say(f"{check.state.value:<6} {check.name:<9} {check.found}{'; ' + check.advice if check.advice else ''}")
     raise typer.Exit(1 if failed else 0)
 
 

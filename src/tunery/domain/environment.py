@@ -48,9 +48,10 @@ class Environment:
 
 
 class CheckState(StrEnum):
-    """How a check ended."""
+    """How a check ended; what is absent is needed for something that nobody has asked for yet."""
 
     OK = "ok"
+    ABSENT = "absent"
     WARN = "warn"
     FAIL = "fail"
 

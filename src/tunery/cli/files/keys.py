@@ -8,7 +8,7 @@ import typer
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say
 
-app = typer.Typer(no_args_is_help=True, help="Make keys to sign compiled networks with.")
+app = typer.Typer(no_args_is_help=False, help="Make keys to sign compiled networks with.")
 
 
 @app.command("create", epilog="Example: tunery keys create team.key")

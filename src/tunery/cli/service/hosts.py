@@ -9,11 +9,14 @@ from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say
 from tunery.cli.console.remote import Server, server_of
 
-app = typer.Typer(help="Other machines that work for this one.", no_args_is_help=True)
+app = typer.Typer(help="Other machines that work for this one.", no_args_is_help=False)
 HostName = Annotated[str, typer.Argument(metavar="NAME", help="What the host is called here.")]
 Connect = Annotated[
     str, typer.Option("--connect", metavar="COMMAND", help='What reaches it, such as "ssh pi@10.0.0.7".')
 ]
+
+
+_NONE = 'no hosts yet; add one: tunery hosts add NAME --connect "ssh USER@HOST"'
 
 
 @app.command("add", epilog='Example: tunery hosts add pi4 --connect "ssh pi@10.0.0.7"')
@@ -81,7 +84,7 @@ def list_(
         did = f"  {duration(used[host.name])} of core time so far" if host.name in used else ""
         say(f"{host.name}  {host.connect}{did}")
     if not hosts:
-        say('no hosts yet; add one: tunery hosts add NAME --connect "ssh USER@HOST"')
+        say(_NONE)
 
 
 @app.command("check", epilog="Example: tunery hosts check pi4")
@@ -90,7 +93,7 @@ def check(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Connect to hosts and say in plain words what is missing there: each line says ok, warn or fail."""
+    """Connect to hosts and say in plain words what is missing there: each line says ok, absent, warn or fail."""
     from tunery.blobs import FakeBlobs
     from tunery.domain import CheckState
     from tunery.engines.remote.checking import check_host
@@ -105,7 +108,9 @@ def check(
         with FakeBlobs() as blobs:
             found[host.name] = list(check_host(host.name, host.connect, blobs))
         for one in () if json else found[host.name]:
-            say(f"{one.state.value:<5} {host.name} {one.name:<9} {one.found}{'; ' + one.advice if one.advice else ''}")
+            say(f"{one.state.value:<6} {host.name} {one.name:<9} {one.found}{'; ' + one.advice if one.advice else ''}")
+    if not (found or json):
+        say(_NONE)
     failed = any(one.state is CheckState.FAIL for checks in found.values() for one in checks)
     if json:
         emit({"ok": not failed, "hosts": found})

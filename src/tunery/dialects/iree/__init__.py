@@ -83,8 +83,9 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     def doctor(self) -> Iterable[Check]:
         if fault := environment_fault(self.name, self.requirements):
             found, _, advice = fault.partition("; ")
-            spoilt = environment_python(self.name).parents[1].exists()
-            return (Check(self.name, CheckState.WARN if spoilt else CheckState.OK, found, advice),)
+            if environment_python(self.name).parents[1].exists():
+                return (Check(self.name, CheckState.WARN, found, advice),)
+            return (Check(self.name, CheckState.ABSENT, f"not there (needed for the dialect {self.name})", advice),)
         return (Check(self.name, CheckState.OK, f"{tools.VERSION}, in an environment of its own"),)
 
     @override

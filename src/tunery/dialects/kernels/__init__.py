@@ -296,7 +296,7 @@ class KernelsDialect(UsersKernels, CrossCompiler):
         found = version()
         if found:
             return (Check("gcc", CheckState.OK, f"{found}, for kernels in C"),)
-        return (Check("gcc", CheckState.OK, "not installed: kernels in C cannot be tuned", "install gcc to tune them"),)
+        return (Check("gcc", CheckState.ABSENT, "not there (needed for kernels in C)", "install gcc"),)
 
     @override
     def resolve_target(self, spec: str, threads: int) -> Target:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 
-from tunery._extras import COMPILER
+from tunery._extras import COMPILER, pip_install
 from tunery.domain import Check, CheckState
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi")
@@ -90,6 +90,6 @@ def linker() -> Check:
 def torch() -> Check:
     """Is torch installed? It runs in processes without TVM's compiler, and may be loaded beside a compiled network."""
     if find_spec("torch") is None:
-        found = "not installed; only .pt2 models and comparisons with torch need it"
-        return Check("torch", CheckState.OK, found)
+        needed = "not there (needed for .pt2 models and comparisons with torch)"
+        return Check("torch", CheckState.ABSENT, needed, pip_install("torch"))
     return Check("torch", CheckState.OK, f"torch {_installed('torch')}, in processes without TVM's compiler")

@@ -88,7 +88,7 @@ def host_named(name: str, hosts: Sequence[AddedHost]) -> AddedHost:
         if host.name == name:
             return host
     known = ", ".join(host.name for host in hosts) or "none yet"
-    raise UsageError(f'there is no host {name!r} (known: {known}); add it: tunery hosts add {name} --connect "ssh …"')
+    raise UsageError(f'there is no host {name!r}, known: {known}; `tunery hosts add {name} --connect "ssh …"` adds it')
 
 
 def _write(hosts: Sequence[AddedHost]) -> None:

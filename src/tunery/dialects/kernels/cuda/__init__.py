@@ -50,8 +50,7 @@ class CudaDialect(UsersKernels):
     @override
     def doctor(self) -> Iterable[Check]:
         if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
-            lacking = "kernels in CUDA cannot be tuned"
-            return (Check("CUDA", CheckState.OK, f"not installed: {lacking}", no_library()),)
+            return (Check("CUDA", CheckState.ABSENT, "not there (needed for kernels in CUDA)", no_library()),)
         look = (
             "from tunery.devices.cuda.driver import find; from tunery._errors import DialectError\n"
             "try: print(find().name, find().arch, 'driver', find().driver)\n"
@@ -62,10 +61,10 @@ class CudaDialect(UsersKernels):
                 [sys.executable, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
             )
         except subprocess.TimeoutExpired:
-            return (Check("CUDA", CheckState.OK, "no answer of the driver", "look at `nvidia-smi`"),)
+            return (Check("CUDA", CheckState.WARN, "no answer of the driver", "look at `nvidia-smi`"),)
         if done.returncode or not done.stdout.strip():
             why = done.stderr.strip().splitlines()[-1:] or ["the driver does not answer"]
-            return (Check("CUDA", CheckState.OK, "no GPU: kernels in CUDA are compiled, not measured", why[0]),)
+            return (Check("CUDA", CheckState.ABSENT, "no GPU (needed to measure kernels in CUDA)", why[0]),)
         return (Check("CUDA", CheckState.OK, f"{done.stdout.strip()}, for kernels in CUDA"),)
 
     @override

@@ -52,8 +52,7 @@ class OpenClDialect(UsersKernels):
     @override
     def doctor(self) -> Iterable[Check]:
         if importlib.util.find_spec("pyopencl") is None:
-            lacking = "kernels in OpenCL cannot be tuned"
-            return (Check("OpenCL", CheckState.OK, f"not installed: {lacking}", no_library()),)
+            return (Check("OpenCL", CheckState.ABSENT, "not there (needed for kernels in OpenCL)", no_library()),)
         look = "from tunery.devices.opencl.platform import connect; print(connect().name)"
         try:
             done = subprocess.run(
@@ -63,7 +62,7 @@ class OpenClDialect(UsersKernels):
         except subprocess.TimeoutExpired:
             found = ""
         if not found:
-            return (Check("OpenCL", CheckState.OK, "no device: kernels in OpenCL cannot be tuned", NO_PLATFORM),)
+            return (Check("OpenCL", CheckState.ABSENT, "no device (needed for kernels in OpenCL)", NO_PLATFORM),)
         return (Check("OpenCL", CheckState.OK, f"{found}, for kernels in OpenCL"),)
 
     @override
