@@ -1,12 +1,11 @@
 """The settings of the environment, and where things live without them: the one module that reads either."""
 
 import os
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_config_path, user_data_path
-from pydantic import ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tunery._errors import UsageError, misfit
 
@@ -14,10 +13,9 @@ PREFIX = "TUNERY_"
 _LONGEST_SOCKET = 100  # of a unix socket's address, with some room for the lock's name
 
 
-class Settings(BaseSettings):
+@dataclass(frozen=True, slots=True)
+class Settings:
     """Each field is read from the variable of its name in capitals behind `TUNERY_`; docs/settings.md lists them."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore")
 
     store: str = ""
     cache: Path | None = None
@@ -43,13 +41,17 @@ def settings() -> Settings:
     Raises:
         UsageError: a variable has a value that it cannot have, or a name that is nearly one of ours.
     """
-    known = [name.upper() for name in Settings.model_fields]
+    from pydantic import TypeAdapter, ValidationError  # not before: workers are started without
+
+    names = {f"{PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
+    known = [name.removeprefix(PREFIX) for name in names]
     for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
         meant = get_close_matches(name.removeprefix(PREFIX).upper(), known, n=1, cutoff=0.7)
         if meant and meant[0] != name.removeprefix(PREFIX):
             raise UsageError(f"the variable {name} is unknown; write {PREFIX}{meant[0]}")
     try:
-        return Settings()
+        found = {names[name]: text for name, text in os.environ.items() if name in names and text}
+        return TypeAdapter(Settings).validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{PREFIX}{str(first['loc'][0]).upper()}"

@@ -27,7 +27,7 @@ _LIBRARIES = (
 _PYTHON = ("python3.11", "python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
 _RUNTIME = (
     *("apache-tvm", "apache-tvm-ffi", "numpy", "ml_dtypes", "psutil", "typing_extensions", "platformdirs", "pydantic"),
-    *("pydantic-settings", "typer", "rich"),
+    *("typer", "rich"),
 )
 """What a host that measures needs: of TVM only the runtime library is loaded."""
 _PLATFORMS = [f"manylinux_2_{minor}_aarch64" for minor in (28, 27, 17)] + ["manylinux2014_aarch64"]
