@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,13 @@ FAKE = ("--dialect", "fake")
 EXTRA = r"\bpip_install\(['\"](\w+)"
 
 
-def messages() -> Iterator[str]:
+@cache
+def messages() -> tuple[str, ...]:
+    """Return every text in the source that is not a docstring."""
+    return tuple(_messages())
+
+
+def _messages() -> Iterator[str]:
     """Yield every text in the source that is not a docstring; what is put in at run time is a blank."""
     for file in sorted((ROOT / "src").rglob("*.py")):
         tree = ast.parse(file.read_text())
@@ -35,7 +42,6 @@ def messages() -> Iterator[str]:
                 yield node.value
 
 
-MESSAGES = list(messages())
 # Options of other programs that we run or name: pip's and IREE's.
 OTHERS = {
     "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", "--platform", "--opset-version",
@@ -50,23 +56,21 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         yield from commands(inner, (*path, name))
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
-
-
 def test_every_command_that_is_advised_exists_with_its_options() -> None:
-    advised = {found for text in MESSAGES for found in re.findall(r"`tunery ([a-z][^`]*)`", text)}
+    known = dict(commands(typer.main.get_command(app)))
+    advised = {found for text in messages() for found in re.findall(r"`tunery ([a-z][^`]*)`", text)}
     assert len(advised) > 10
     for line in advised:
         words = line.split()
-        path = max((tuple(words[:n]) for n in range(3) if tuple(words[:n]) in COMMANDS), key=len)
+        path = max((tuple(words[:n]) for n in range(3) if tuple(words[:n]) in known), key=len)
         assert path, f"there is no command `tunery {line}`"
         for option in (word.split("=")[0] for word in words if re.fullmatch(r"-{1,2}[a-z][a-z-]*(=.*)?", word)):
-            assert option in COMMANDS[path], f"`tunery {line}`: no option {option}"
+            assert option in known[path], f"`tunery {line}`: no option {option}"
 
 
 def test_every_option_that_is_advised_exists() -> None:
-    known = {option for options in COMMANDS.values() for option in options}
-    told = [text for text in MESSAGES if not re.search(r"var\(--|--[a-z]+:", text)]  # style sheets name colours so
+    known = {option for _, options in commands(typer.main.get_command(app)) for option in options}
+    told = [text for text in messages() if not re.search(r"var\(--|--[a-z]+:", text)]  # style sheets name colours so
     advised = {found for text in told for found in re.findall(r"(?<![\w,-])--[a-z][a-z-]+[a-z]\b", text)}
     assert {one for one in advised if not one.startswith(("--iree-", "--mlir-"))} <= known | {"--help"} | OTHERS
 
@@ -75,7 +79,7 @@ def test_everything_to_be_installed_is_of_this_package() -> None:
     lines = requires("tunery") or []
     extras = {found for line in lines for found in re.findall(r"extra == ['\"]([\w-]+)['\"]", line)}
     needed = {re.split(r"[\s\[<>=!~;]", line)[0].lower() for line in lines}
-    advised = {found for text in MESSAGES for found in re.findall(r"pip install '?([\w.-]+(?:\[[\w,-]+\])?)", text)}
+    advised = {found for text in messages() for found in re.findall(r"pip install '?([\w.-]+(?:\[[\w,-]+\])?)", text)}
     assert advised
     assert {name.partition("[")[0].lower() for name in advised} <= needed, "no index need have a package called tunery"
     asked = {found for file in (ROOT / "src").rglob("*.py") for found in re.findall(EXTRA, file.read_text())}
@@ -98,7 +102,7 @@ def test_pages_install_torch_as_messages_do() -> None:
 
 
 def test_every_page_that_is_named_exists() -> None:
-    named = {found for text in MESSAGES for found in re.findall(r"\bdocs/[\w/-]+\.md", text)}
+    named = {found for text in messages() for found in re.findall(r"\bdocs/[\w/-]+\.md", text)}
     assert named
     assert [page for page in named if not (ROOT / page).is_file()] == []
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,27 @@ from tunery.runtime.spec import RuntimeSpec
 SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 
 
+@cache
 def gpu_lacking() -> str:
     """What is missing here for a GPU, "" where nothing is."""
     [check] = CudaDialect().doctor()
     return check.advice
 
 
-_LACKING = gpu_lacking()
-needs_gpu = pytest.mark.skipif(bool(_LACKING), reason=_LACKING or "nothing is missing")
-without_gpu = pytest.mark.skipif(not _LACKING, reason="there is a GPU")
+@pytest.fixture(scope="session")
+def _gpu() -> None:
+    if why := gpu_lacking():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def _no_gpu() -> None:
+    if not gpu_lacking():
+        pytest.skip("there is a GPU")
+
+
+# They are asked where a test is to run: who only collects it starts no process.
+needs_gpu, without_gpu = pytest.mark.usefixtures("_gpu"), pytest.mark.usefixtures("_no_gpu")
 pytestmark = [
     pytest.mark.cuda, pytest.mark.skipif("absent" in CudaDialect().compiler, reason="needs NVRTC: the extra `cuda`"),
 ]  # fmt: skip
@@ -396,10 +409,10 @@ def test_without_a_gpu_a_kernel_is_compiled_and_said_not_to_be_measured(tmp_path
 def test_an_example_compiles_and_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
     dialect = CudaDialect()
     network = dialect.own_network(str(Path(__file__).parents[2] / "examples" / "kernels" / f"{name}.toml"))
-    [task] = dialect.extract(network, dialect.resolve_target(SM_90 if _LACKING else "native", 1))
+    [task] = dialect.extract(network, dialect.resolve_target(SM_90 if gpu_lacking() else "native", 1))
     candidates = (dialect.baseline(task), *dialect.open(task, [], None, 0).propose(3))
     built = [dialect.build(task, candidate, tmp_path) for candidate in candidates]
-    if _LACKING:
+    if gpu_lacking():
         return
     inputs, device = DialectContract.inputs(task, seed=0), open_device("cuda")
     reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), device)
