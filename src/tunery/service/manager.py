@@ -176,14 +176,13 @@ class JobManager:
         for job_id in gone:
             if job_id in self._queue:
                 self._forget(job_id, self._entries[job_id])
-        new = list[str]()
-        for job_id, request, claim in found:
-            ours = await asyncio.to_thread(self._adopt, request) if job_id not in self._entries else None
-            if ours is not None:
-                self._enter(job_id, ours, claim, found_s=time.monotonic())
-                new.append(job_id)
+        unknown = [one for one in found if one[0] not in self._entries]
+        ours = await asyncio.to_thread(lambda: [self._adopt(request) for _, request, _ in unknown])
+        new = [(job_id, own, claim) for (job_id, _, claim), own in zip(unknown, ours, strict=True) if own is not None]
+        for job_id, request, claim in new:
+            self._enter(job_id, request, claim, found_s=time.monotonic())
         self._start_next()  # hosts that have joined since the last look bring places
-        return new
+        return [job_id for job_id, _, _ in new]
 
     async def resume(self, job_id: str) -> None:
         """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.
