@@ -15,6 +15,7 @@ from tunery.runtime.foreign_load import Foreign
 
 _READY_DEADLINE_S = 300.0
 _AWAY_S, _LOOK_S, _FULL_LOOK_S = 600.0, 0.5, 5.0  # how long measuring waits for its host, and how often it looks
+_UNHEARD_S = 0.1  # between looks at hosts that have not answered: a short job names them as well
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +70,7 @@ class FurtherHosts:
             news.put_nowait(host)
         while True:
             try:
-                host = await asyncio.wait_for(news.get(), _LOOK_S if self._unheard() else None)
+                host = await asyncio.wait_for(news.get(), _UNHEARD_S if self._unheard() else None)
             except TimeoutError:
                 for host in self._unheard():
                     self._name(host, self._engine.trouble(host))
