@@ -9,7 +9,7 @@ _BESIDE = "session.model_external_initializers_file_folder_path"
 
 
 class Session:
-    """A model in ONNX Runtime on the CPU; its threads wait busily for the next operator, `spinning` ones for a run too.
+    """A model in ONNX Runtime on the CPU; `spinning` threads wait busily for the next operator.
 
     Raises:
         Exception: of many kinds, where the model is refused.
@@ -23,7 +23,8 @@ class Session:
         self._options.log_severity_level = _SILENT
         self._options.add_session_config_entry(_BESIDE, os.devnull)  # no model of ours reads files
         if not spinning:
-            self._options.add_session_config_entry("session.force_spinning_stop", "1")
+            self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            self._options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         self._model = model
         self._open()
 

@@ -59,7 +59,7 @@ class _Session:
     def __init__(self, model: bytes, threads: int) -> None:
         import onnx
 
-        self._session = Session(model, threads, spinning=False)  # TVM's threads need the cores between its runs
+        self._session = Session(model, threads, spinning=False)  # TVM's threads need the cores
         graph = onnx.load_model_from_string(model).graph
         self._inputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.input]
         self._outputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.output]

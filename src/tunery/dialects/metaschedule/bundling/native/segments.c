@@ -305,11 +305,12 @@ static int open_session(segment *made, const void *model, size_t bytes, int thre
                         size_t most) {
   options *how = NULL;
   if (failed(ort->CreateSessionOptions(&how), why, most)) return -1;
-  /* Beside TVM's, its threads spin within a call only: those need the cores; and no model reads files. */
+  /* Beside TVM's, its threads sleep between calls: those need the cores; and no model reads files. */
   int wrong = failed(ort->SetSessionLogSeverityLevel(how, SILENT), why, most) ||
               failed(ort->SetIntraOpNumThreads(how, threads), why, most) ||
               failed(ort->SetInterOpNumThreads(how, 1), why, most) ||
-              failed(ort->AddSessionConfigEntry(how, "session.force_spinning_stop", spinning ? "0" : "1"), why, most) ||
+              failed(ort->AddSessionConfigEntry(how, "session.intra_op.allow_spinning", spinning ? "1" : "0"), why,
+                     most) ||
               failed(ort->AddSessionConfigEntry(how, "session.inter_op.allow_spinning", "0"), why, most) ||
               failed(ort->AddSessionConfigEntry(how, "session.model_external_initializers_file_folder_path",
                                                 "/dev/null"), why, most) ||

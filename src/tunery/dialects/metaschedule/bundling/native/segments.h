@@ -7,7 +7,7 @@
 
 typedef struct tunery_segments tunery_segments;
 
-/* Open the models that lie one behind the other in a file; `spinning` threads wait busily for the next call. Returns
+/* Open the models that lie one behind the other in a file; `spinning` threads wait busily for the next operator. Returns
  * NULL, and a sentence in `why`, where that fails. */
 tunery_segments *tunery_segments_open(const char *path, const size_t *bytes, int count, int threads, int spinning,
                                       char *why, size_t most);
