@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cross_gcc import board, cross_lacking
+from forging_kernels import FEWER_CALLS
 from half_kernel import check_half, half_file
 from square_kernel import square_file
 
@@ -426,6 +428,36 @@ def test_a_kernel_that_works_only_where_calls_are_apart_is_caught(tmp_path: Path
         return
     with pytest.raises(DialectError, match="follow each other"):
         all(kernel.time(20) for _ in range(4))
+
+
+BRIEF = """
+#define _GNU_SOURCE
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+static void work(const float *x, float *y, int count) {
+    for (int i = 0; i < count; i++) {
+        float s = 0;
+        for (int k = 0; k < 8; k++) s += sinf(x[i] + k) * 1e-20f;
+        y[i] = x[i] * x[i] + s;
+    }
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it replaces x86's code")
+@pytest.mark.parametrize("source", ["void square(const float *x, float *y) { work(x, y, N); }", FEWER_CALLS])
+def test_a_brief_kernel_that_makes_fewer_calls_than_it_should_is_caught(tmp_path: Path, source: str) -> None:
+    file = square_file('source = "brief.c"', 1000, "[parameters]\nONE = [1]")
+    path = written(tmp_path, BRIEF + source, file)
+    _, kernel = loaded(path, tmp_path, lambda dialect, task: dialect.baseline(task))
+    kernel.bind([np.random.default_rng(5).random(1000, dtype=np.float32)])
+    kernel.run()
+    if source != FEWER_CALLS:
+        assert all(kernel.time(200) > 0 for _ in range(8))
+        return
+    with pytest.raises(DialectError, match="single ones"):
+        all(kernel.time(200) for _ in range(100))  # where others take the processor, a sample is no forged one
 
 
 @pytest.mark.parametrize(

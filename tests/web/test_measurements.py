@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from forging_kernels import FEWER_CALLS, REPLACES
 from square_kernel import square_file
 from web_tools import Serve, Site
 
@@ -179,20 +180,6 @@ CHEATS = {
 }
 
 
-REPLACES = """
-#include <dlfcn.h>
-#include <stdint.h>
-#include <sys/mman.h>
-#include <time.h>
-int dladdr(const void *, void *);
-static void replace(void *old, void *by) {
-    uintptr_t page = (uintptr_t)old & ~(uintptr_t)4095;
-    if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC)) _exit(3);
-    unsigned char jump[12] = {0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0};  // mov rax, by; jmp rax
-    memcpy(jump + 2, &by, 8);
-    memcpy(old, jump, sizeof jump);
-}
-"""
 # Kernels that work as they should, and have their process tell less time than it took.
 FORGED = {
     "the process tells a 50th of the time": """
@@ -225,25 +212,7 @@ FORGED = {
             if (!done++) replace(dlsym(0, "clock_gettime"), slow);
             work(x, y, N);
         }""",
-    "fewer calls than are asked for": REPLACES
-    + """
-        void square(const float *x, float *y);
-        static void fewer(void **p, long calls, int threads, char *array, const long *places, const char *values,
-                          long width, long count) {
-            for (long i = 0; count && i < calls; i++) {
-                const char *from = values + ((i / count % 2) * count + i % count) * width;
-                memcpy(array + places[i % count] * width, from, width);
-            }
-            for (long i = 0; i < calls; i += 10) work(p[0], p[1], N);
-        }
-        void square(const float *x, float *y) {
-            static int done;
-            struct { const char *file; void *begin, *name, *at; } own;
-            work(x, y, N);
-            if (done++) return;
-            dladdr(square, &own);
-            replace(dlsym(dlopen(own.file, RTLD_NOW | RTLD_NOLOAD), "tunery" "_run"), fewer);
-        }""",
+    "fewer calls than are asked for": FEWER_CALLS,
     "threads of its own": """
         static const float *from; static float *to; static pthread_barrier_t begin, end;
         static void *half(void *none) {
