@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -110,10 +111,11 @@ def test_a_quantised_network_is_native_and_right(how: str, target: str, tmp_path
     np.testing.assert_allclose(ours, theirs, atol=STEP * float(np.ptp(theirs)))
 
 
-def integers(kind: str, path: Path, **attributes: object) -> None:
+def integers(kind: str, path: Path, **attributes: Any) -> None:
     """Write one product of integers as ONNX defines it, with a zero point of the data that is not known before."""
     rng = np.random.default_rng(4)
-    shapes = ((2, 5, 24), (24, 7)) if kind == "MatMulInteger" else ((1, 6, 9, 9), (7, 6, 3, 3))
+    kernel = (12, 6 // attributes.get("group", 1), 3, 3)
+    shapes = ((2, 5, 24), (24, 7)) if kind == "MatMulInteger" else ((1, 6, 9, 9), kernel)
     weights = numpy_helper.from_array(rng.integers(100, 200, shapes[1]).astype(np.uint8), "w")
     zero = numpy_helper.from_array(np.array(140, np.uint8), "w_zero")
     value = helper.make_tensor_value_info
@@ -125,9 +127,12 @@ def integers(kind: str, path: Path, **attributes: object) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "attributes"),
-    [("MatMulInteger", {}), ("ConvInteger", {}), ("ConvInteger", {"pads": [1, 0, 2, 1], "strides": [2, 1]})],
-)
-def test_integers_are_the_same_to_the_last(kind: str, attributes: dict[str, object], tmp_path: Path) -> None:
+    [
+        ("MatMulInteger", {}), ("ConvInteger", {}), ("ConvInteger", {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+        ("ConvInteger", {"group": 6, "pads": [1, 1, 1, 1]}), ("ConvInteger", {"group": 3}),
+    ],
+)  # fmt: skip
+def test_integers_are_the_same_to_the_last(kind: str, attributes: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "integers.onnx"
     integers(kind, path, **attributes)
     dialect = MetaScheduleDialect()

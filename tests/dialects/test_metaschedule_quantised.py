@@ -115,6 +115,22 @@ def test_convolutions_are_exact_and_padded_with_their_zero_point(
     assert np.mean(ours == theirs) > 0.98
 
 
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("group", [4, 20])
+def test_grouped_convolutions_are_in_integers_and_exact(tmp_path: Path, group: int, signed: bool) -> None:
+    net = Net((1, 20, 9, 10), signed=signed)
+    zero = -20 if signed else 117
+    kernel = net.weights(40, 20 // group, 3, 3, scales=40)
+    made = net.node("Conv", net.quantised("x", 0.008, zero), kernel, group=group, pads=[1, 0, 1, 2], strides=[2, 1])
+    path = net.save(tmp_path / "n.onnx", net.quantised(made, 0.05, zero))
+    ours, theirs = compared(path, _image(1, 20, 9, 10), tmp_path)
+    np.testing.assert_array_equal(ours, theirs)
+    dialect = MetaScheduleDialect()
+    tasks = dialect.extract(prepare(str(path), {}, tmp_path), dialect.resolve_target("znver4", 1))
+    [data, *_] = next(task.workload.arguments for task in tasks if task.weight and "conv" in task.workload.kind)
+    assert data.dtype in {"int8", "uint8"}
+
+
 def test_layers_that_differ_by_their_scales_are_one_task(tmp_path: Path) -> None:
     net = Net((4, 64))
     value = net.quantised("x", 0.008, 120)

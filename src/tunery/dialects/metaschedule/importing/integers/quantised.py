@@ -112,7 +112,7 @@ class _Products:
             result, (scale, point) = after[0].output[0], target
             factor, zero = factor / scale, point
             self.gone.add(id(after[0]))
-        attributes = {k: v for k, v in _attributes(node).items() if k in {"strides", "pads", "dilations"}}
+        attributes = {k: v for k, v in _attributes(node).items() if k in {"strides", "pads", "dilations", "group"}}
         named = [
             data,
             *(self._named(node, number, array) for number, array in enumerate((kernel, addend, factor, zero, *bias))),
@@ -225,10 +225,10 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _is_plain(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> bool:
-    """Return whether a product is one of all its inputs with all its outputs, and of nothing else."""
+    """Return whether a product is of nothing but its inputs, padded as its attributes say."""
     if node.op_type == "Gemm":
         return not attributes.get("transA") and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
-    return bool(attributes.get("group", 1) == 1 and attributes.get("auto_pad", "NOTSET") in {"NOTSET", "VALID"})
+    return attributes.get("auto_pad", "NOTSET") in {"NOTSET", "VALID"}
 
 
 def in_integers(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -88,7 +88,7 @@ def integer_matmul(builder: Any, inputs: Sequence[Any], _: Mapping[str, Any]) ->
 
 
 def integer_convolution(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    """Do as `integer_matmul` for a 2-D convolution; a grouped one is computed in 32 bits.
+    """Do as `integer_matmul` for a 2-D convolution.
 
     Raises:
         DialectError: it is another one.
@@ -99,11 +99,6 @@ def integer_convolution(builder: Any, inputs: Sequence[Any], attributes: Mapping
     padded = text_of(attributes.get("auto_pad", "NOTSET")) != "NOTSET"
     if weights is None or weights.ndim != _PLANE or not _is_one(point) or padded:
         raise DialectError("its weights are not constant, or it is not a plain 2-D convolution")
-    if attributes.get("group", 1) != 1:
-        wide = run(relax.op.astype(data, "int32"))
-        if point is not None:
-            wide = run(relax.op.subtract(wide, run(relax.op.reshape(run(relax.op.astype(point, "int32")), []))))
-        return convolved(wide, relax.const(weights.astype(np.int32), "int32"), attributes)
     sums = run(convolved(unsigned(run, data), relax.const(weights, "int8"), attributes))
     given, made = shape_of(data, "ConvInteger")[2:], shape_of(sums, "ConvInteger")[2:]
     zeros = sums_inside(weights.astype(np.int32).sum(axis=1), given, made, attributes)
