@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import platform
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -16,12 +17,15 @@ from job_tools import PATIENCE_S, raced, records_in, request_in
 from tunery._errors import EngineError, NothingFoundError, StoreError, UsageError
 from tunery.domain import JobState, JobStatus, Mode, Record
 from tunery.domain.request import Request, ShareRequest, Trimming
+from tunery.engines.remote.registry import add_host, remove_host
 from tunery.runtime.runtime import Runtime
 from tunery.scheduling import Scheduler
 from tunery.service import manager as room_module
+from tunery.service.codec import request_data
 from tunery.service.manager import JobManager
 from tunery.service.queue_policy import MOST_ACTIVE
 from tunery.store import Store, open_store
+from tunery.store.database import lease
 from tunery.tuning.account import Account
 from tunery.tuning.learning import Learning
 
@@ -466,6 +470,91 @@ def test_two_rooms_of_one_store_do_each_job_once_and_respect_a_pause(tmp_path: P
     run(watched())
     assert failures == [], "nobody's error went unheard"
     assert set(raced(tmp_path).values()) == {1}
+
+
+def test_a_job_whose_file_or_host_is_not_here_is_left_to_others_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    model = tmp_path / "net.onnx"
+
+    async def main() -> None:
+        async with room_in(tmp_path, most_active=0) as (one, store), room_in(tmp_path, most_active=0) as (two, _):
+            add_host("far", "true")
+            model.touch()
+            plain = request_in(tmp_path, "fake:plain?tasks=1", "8trials")
+            jobs = [await one.submit(request) for request in (
+                replace(plain, model=str(model), dialect="metaschedule"), replace(plain, on="far"), plain,
+            )]  # fmt: skip
+            remove_host("far")
+            model.unlink()
+            assert await two.recover() == jobs[2:]
+            said = [two.left_to_others(job) for job in jobs]
+            assert [word in why for word, why in zip(("net.onnx", "'far'"), said, strict=False)] == [True, True]
+            assert all(platform.node() in why for why in said[:2])
+            assert said[2] == one.left_to_others(jobs[0]) == ""
+            assert [(store.job(job).state, store.job(job).message) for job in jobs] == [(JobState.QUEUED, "")] * 3
+            with pytest.raises(UsageError, match=r"net\.onnx"):
+                await two.resume(jobs[0])
+            await two.cancel(jobs[0])
+            add_host("far", "true")
+            assert await two.recover() == jobs[1:2]
+            assert two.left_to_others(jobs[1]) == ""
+
+    run(main())
+
+
+def test_a_job_of_a_coordinator_that_is_gone_waits_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = False
+
+    def adopt(request: Request) -> Request:
+        if not here:
+            raise UsageError("its file is elsewhere")
+        return request
+
+    async def main() -> None:
+        nonlocal here
+        async with room_in(tmp_path, most_active=0) as (room, _):
+            job = await room.submit(request_in(tmp_path, "fake:one?tasks=1", "8trials"))
+        with monkeypatch.context() as there:
+            there.setattr(lease, "_host", lambda: "there")
+            with open_store(str(tmp_path / "store.db")) as theirs:
+                assert theirs.acquire_job(job)
+        monkeypatch.setattr(lease, "LEASE_S", -1.0)  # its last heartbeat is too old
+        async with room_in(tmp_path, adopt=adopt) as (room, store):
+            assert store.job(job).state is JobState.STOPPED
+            assert await room.recover() == []
+            waiting = store.job(job)
+            assert (waiting.state, waiting.message) == (JobState.QUEUED, room.left_to_others(job))
+            assert "its file is elsewhere" in waiting.message
+            here = True
+            assert await room.recover() == [job]
+            done = await room.wait(job)
+            assert (done.state, done.spend.trials) == (JobState.DONE, 8)
+            assert "elsewhere" not in done.message
+
+    run(main())
+
+
+@pytest.mark.parametrize(("part", "word"), [("network", "model has changed"), ("target_key", "target means another")])
+def test_a_job_that_means_something_else_here_is_left_to_others_and_says_so(
+    tmp_path: Path, part: str, word: str
+) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            data = request_data(request_in(tmp_path, "fake:one?tasks=1", "8trials"), claim=ShareRequest())
+            job = store.create_job({**data, part: "0" * 16}).job_id
+            assert await room.recover() == [job]
+            left = await room.wait(job)
+            assert left.state is JobState.QUEUED
+            assert word in left.message == room.left_to_others(job)
+            assert await room.recover() == []
+            await room.resume(job)
+            assert (await room.wait(job)).state is JobState.FAILED, "who asks for it here hears that it cannot be"
+
+    run(main())
 
 
 def test_a_job_at_work_elsewhere_is_not_begun_again(tmp_path: Path) -> None:

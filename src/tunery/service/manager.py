@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
+import platform
 import threading
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from tunery.delivery.work import Work
 from tunery.domain import HERE, LEAST, Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.engines.remote.facts import host_facts
-from tunery.engines.remote.registry import added_hosts
+from tunery.engines.remote.registry import added_hosts, host_named
 from tunery.reports.job import COMPILED, STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
@@ -33,7 +34,7 @@ from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
 from tunery.service.months import MonthShare
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
-from tunery.service.resuming import beginning, check_currency, report_of
+from tunery.service.resuming import ChangedJobError, beginning, check_currency, report_of
 from tunery.service.runtimes import Runtimes
 from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
@@ -89,8 +90,8 @@ class JobManager:
     (one, where the strategy is `sequential`), the others wait for their turn (`JobQueue`). Leaving the room ends all
     work; what was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`,
     the scheduler's log and the span of each stage are kept in `dispatch`. With `follow_hosts`, hosts that are added or
-    removed meanwhile are used or left. `adopt` returns the request of a job that was left with its files as they are
-    called here, or None where they are not here: such a job is left to others.
+    removed meanwhile are used or left. `adopt` returns the request of a job of the store with its files as they are
+    called here, or raises UsageError. What is found in the store and cannot be done here is left to others.
 
     Example:
         async with JobManager(store) as manager:
@@ -110,7 +111,7 @@ class JobManager:
         most_active: int = MOST_ACTIVE,
         record: bool = True,
         follow_hosts: bool = False,
-        adopt: Callable[[Request], Request | None] = lambda request: request,
+        adopt: Callable[[Request], Request] = lambda request: request,
     ) -> None:
         self.store = AsyncStore(store)
         self.dispatch = Dispatch(strategy, record=record)
@@ -122,6 +123,8 @@ class JobManager:
         self._worked = False
         self._runtimes = Runtimes(self.dispatch, follow=follow_hosts)
         self._adopt = adopt
+        self._tried: dict[str, str] = {}
+        self._left: dict[str, str] = {}
         self._names: set[str] = set()
         self._here: HostFacts | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -170,19 +173,57 @@ class JobManager:
     async def recover(self) -> list[str]:
         """Take in the jobs that an earlier manager left queued or running, whatever ended it; return their ids.
 
-        Jobs that wait here and are done or at work elsewhere by now are forgotten.
+        Jobs that wait here and are done or at work elsewhere by now are forgotten. What cannot be done here is left to
+        others, and looked at again the next time.
         """
         found, gone = await self.store.read(partial(stored_jobs.left_behind, known=self._queue.ids()))
         for job_id in gone:
             if job_id in self._queue:
                 self._forget(job_id, self._entries[job_id])
-        unknown = [one for one in found if one[0] not in self._entries]
-        ours = await asyncio.to_thread(lambda: [self._adopt(request) for _, request, _ in unknown])
-        new = [(job_id, own, claim) for (job_id, _, claim), own in zip(unknown, ours, strict=True) if own is not None]
-        for job_id, request, claim in new:
-            self._enter(job_id, request, claim, found_s=time.monotonic())
+        unknown = [one for one in found if one[0].job_id not in self._entries]
+        looked = await asyncio.to_thread(lambda: [self._looked_at(*one) for one in unknown])
+        new, left = list[str](), dict[str, str]()
+        for (status, _, claim), (own, why) in zip(unknown, looked, strict=True):
+            if own is None:
+                left[status.job_id] = why
+            else:
+                self._enter(status.job_id, own, claim, found_s=time.monotonic())
+                new.append(status.job_id)
+        for job_id in left.keys() - self._left.keys():
+            _log.info("job %s %s", job_id, left[job_id], extra={"job": job_id})
+        self._left = left
+        stopped = {one.job_id: left[one.job_id] for one, _, _ in unknown
+                   if one.job_id in left and one.state is JobState.STOPPED}  # fmt: skip
+        if stopped:
+            await self.store.write(partial(stored_jobs.queue_for_others, reasons=stopped))
         self._start_next()  # hosts that have joined since the last look bring places
-        return [job_id for job_id, _, _ in new]
+        return new
+
+    def left_to_others(self, job_id: str) -> str:
+        """Return why a job that waits in the store is not done here; "" where it is, or is none of those."""
+        return self._left.get(job_id, "")
+
+    def _looked_at(self, status: JobStatus, request: Request, claim: ShareRequest) -> tuple[Request | None, str]:
+        """Return the request of a job of the store as it is done here; None, and why, where it cannot be."""
+        if why := self._tried.get(status.job_id, ""):
+            return None, why
+        try:
+            return self._fitted(request, claim), ""
+        except UsageError as error:
+            return None, _waits(error)
+
+    def _fitted(self, request: Request, claim: ShareRequest) -> Request:
+        """Return the request of a job of the store as it is done here.
+
+        Raises:
+            UsageError: it cannot be: a file or a host of it is not here, or something of it is wrong.
+        """
+        own = self._adopt(request)
+        check_model(own.model)
+        check(own, claim)
+        if own.on:
+            host_named(own.on, added_hosts())
+        return own
 
     async def resume(self, job_id: str) -> None:
         """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.
@@ -198,9 +239,7 @@ class JobManager:
         status = await self.store.read(lambda store: store.job(job_id))
         stored_jobs.refuse_over(status)
         claim = claim_of(status) or ShareRequest()
-        request = request_of(status, self.store.url)
-        check_model(request.model)
-        check(request, claim)
+        request = self._fitted(request_of(status, self.store.url), claim)
         known = {key: status.request.get(key, "") for key in ("network", "name", "target_key")}
         data = {**request_data(request, claim=claim), **known}
         await self.store.write(partial(stored_jobs.queue_again, job_id=job_id, request=data))
@@ -219,7 +258,7 @@ class JobManager:
         stored_jobs.refuse_over(status)
         allowed(status)
         wanted = replace(status, request={**status.request, **values})
-        check(request_of(wanted, self.store.url), claim_of(wanted) or ShareRequest())
+        self._fitted(request_of(wanted, self.store.url), claim_of(wanted) or ShareRequest())
         if wanted.request == status.request:
             return
         goes_on = status.state in {JobState.QUEUED, JobState.RUNNING}
@@ -445,6 +484,8 @@ class JobManager:
         if job_id in self._entries:  # it was found in the store meanwhile
             return
         self._order += 1
+        self._tried.pop(job_id, None)
+        self._left.pop(job_id, None)
         self._entries[job_id] = _Entry(request, claim, imported, found_s)
         size, quick = size_s(request.budget, request.effort), request.kind not in _LONG
         self._queue.add(QueuedJob(job_id, claim, self._order, size, quick))
@@ -499,6 +540,12 @@ class JobManager:
                     await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
             await self._end_as(job_id, entry, JobState.FAILED if entry.used_up else entry.ending, entry.used_up)
+        except ChangedJobError as error:
+            if entry.found_s:
+                self._tried[job_id] = self._left[job_id] = _waits(error)
+                await self._end_as(job_id, entry, JobState.QUEUED, self._tried[job_id])
+            else:
+                await self._end_as(job_id, entry, JobState.FAILED, str(error))
         except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
             text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
             await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
@@ -877,6 +924,11 @@ def _tell(job_id: str, state: JobState, entry: _Entry | None, message: str = "")
         more |= {"account": entry.claim.owner, "kind": entry.request.kind, "host": entry.request.on or HERE}
     level = logging.WARNING if state is JobState.FAILED else logging.INFO
     _log.log(level, "job %s is %s%s", job_id, state.value, message and f": {message}", extra=more)
+
+
+def _waits(error: TuneryError) -> str:
+    """Return what a job says that is left to other coordinators for an error."""
+    return f"waits for a coordinator that can do it; {platform.node()} cannot: {error}"[:1000]
 
 
 def _cost(work: Work) -> float:

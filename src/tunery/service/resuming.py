@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 _ASIDE = ("budget", "queue")
 
 
+class ChangedJobError(UsageError):
+    """A job's words mean something else here than where it began."""
+
+
 def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
     """Return a job's status; what it was submitted for must still be what its words mean today.
 
     Raises:
-        UsageError: the model or the target has changed.
+        ChangedJobError: the model or the target has changed.
     """
     for part, what in (("network", "its model has changed"), ("target_key", "its target means another one here")):
         if status.request.get(part) not in {request[part], ""}:
-            raise UsageError(
+            raise ChangedJobError(
                 f"job {status.job_id} cannot go on, for {what} since it began; start anew with "
                 f"`tunery tune {shlex.quote(request['model'])}`"
             )

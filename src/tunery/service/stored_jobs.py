@@ -23,14 +23,14 @@ _OVER = (JobState.DONE, JobState.CANCELLED)
 
 def left_behind(
     store: Store, known: Collection[str]
-) -> tuple[list[tuple[str, Request, ShareRequest]], Collection[str]]:
+) -> tuple[list[tuple[JobStatus, Request, ShareRequest]], Collection[str]]:
     """Return the jobs of a queue that nobody works on, but for those that are `known`.
 
     The second are the known ones that are done by now, or at work somewhere.
     """
     found, gone = store.unfinished(known)
     left = [(status, claim_of(status)) for status in found]
-    return [(status.job_id, request_of(status, store.url), claim) for status, claim in left if claim], gone
+    return [(status, request_of(status, store.url), claim) for status, claim in left if claim], gone
 
 
 def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[JobStatus, bool]:
@@ -72,7 +72,12 @@ def create_at_work(store: Store, request: Plain) -> str:
 
 def acquire(store: Store, job_id: str) -> bool:
     """Become the owner of a job that is still to be done: another daemon may have done or paused it."""
-    return store.job(job_id).state in _TO_DO and store.acquire_job(job_id)
+    found = store.job(job_id)
+    if found.state not in _TO_DO or not store.acquire_job(job_id):
+        return False
+    if found.message:  # why it waited
+        store.save_job(replace(store.job(job_id), message=""))
+    return True
 
 
 def specify(store: Store, job_id: str, request: Plain) -> JobStatus:
@@ -156,6 +161,13 @@ def leave(store: Store, job_id: str, state: JobState, message: str = "") -> None
     store.release_job(job_id, state)
     if state is JobState.QUEUED:
         store.announce_job(job_id)
+
+
+def queue_for_others(store: Store, reasons: Mapping[str, str]) -> None:
+    """Queue those of some jobs whose process is gone, and say of each why it waits."""
+    for job_id, why in reasons.items():
+        if store.job(job_id).state is JobState.STOPPED:
+            leave(store, job_id, JobState.QUEUED, why)
 
 
 def refuse_over(status: JobStatus) -> None:

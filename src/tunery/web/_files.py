@@ -19,6 +19,7 @@ from fastapi.responses import FileResponse
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from tunery._errors import UsageError
 from tunery.domain import canonical_json
 from tunery.domain.request import Request as JobRequest
 from tunery.models._files import is_inside
@@ -135,25 +136,28 @@ def place_in(text: str) -> str:
     return found["place"] if found else text
 
 
-def adopted(files: Path, request: JobRequest) -> JobRequest | None:
-    """Return the request of a job that another coordinator had with its files' places here.
+def adopted(files: Path, request: JobRequest) -> JobRequest:
+    """Return the request of a job that another coordinator may have had with its files' places here.
 
-    None where its model is not here: it was uploaded to the other one alone, or has weights in files beside it.
+    Raises:
+        UsageError: its model is not here: it was uploaded to the other one alone, or has weights in files beside it; or
+            nothing can be written here.
     """
-    with suppress(OSError, RefusedError):
+    try:
         if model := _OURS.fullmatch(request.model):
             digest, path = model["digest"], files / model["place"]
             if not path.exists():
                 if not blob_path(files, digest).exists():
-                    return None
+                    raise UsageError(f"the model {path.name} was not uploaded to it")
                 _link(files, path, digest)
             request = replace(request, model=str(path))
         if output := _OURS.fullmatch(request.options.get("output", "")):
             path = files / output["place"]
             path.parent.mkdir(parents=True, exist_ok=True)
             request = replace(request, options={**request.options, "output": str(path)})
-        return request
-    return None
+    except (OSError, RefusedError) as error:
+        raise UsageError(f"{error}") from error
+    return request
 
 
 def _check_upload(store: Store, account: str, digest: str) -> None:

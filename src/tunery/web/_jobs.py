@@ -352,6 +352,8 @@ async def _shown(service: Service, status: JobStatus) -> JobOut:
         for told in (answer, answer.get(COMPILED, {})):
             told.pop("path", None)
             told.pop("texts", None)
+    if status.state is JobState.QUEUED and (why := service.manager.left_to_others(status.job_id)):
+        status = replace(status, message=why)
     return job_out(status, service.manager.progress(status.job_id), answer, service.hidden)
 
 
