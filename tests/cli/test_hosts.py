@@ -2,6 +2,7 @@
 
 import platform
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def test_a_host_is_kept_until_it_is_removed(run: Run) -> None:
     assert hosts_file().stat().st_mode & 0o777 == 0o600
     assert run("hosts", "remove", "amd").code == 0
     assert "amd" not in run("hosts", "list").out
+
+
+def test_hosts_that_are_added_at_once_are_all_kept(run: Run) -> None:
+    names = [f"h{number}" for number in range(6)]
+    adding = [
+        subprocess.Popen([sys.executable, "-m", "tunery", "hosts", "add", name, "--connect", "ssh x"]) for name in names
+    ]
+    assert [one.wait() for one in adding] == [0] * len(names)
+    assert [host["name"] for host in run("hosts", "list", "--json").data["hosts"]] == names
 
 
 @pytest.mark.parametrize(

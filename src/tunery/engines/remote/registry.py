@@ -1,18 +1,20 @@
 """The hosts that a user has added, in a file of his settings directory: it holds commands, so it is his alone."""
 
+import fcntl
 import json
 import os
 import platform
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError
-from tunery._locks import own_directory
+from tunery._locks import open_lock, own_directory
 from tunery._settings import hosts_file
 from tunery.domain import HERE
 from tunery.engines.remote._connection import agent_command
@@ -67,7 +69,8 @@ def add_host(name: str, connect: str) -> AddedHost:
         raise UsageError(what)
     agent_command(connect)
     added = AddedHost(name, connect)
-    _write([*(host for host in added_hosts() if host.name != name), added])
+    with _alone():
+        _write([*(host for host in added_hosts() if host.name != name), added])
     return added
 
 
@@ -77,9 +80,10 @@ def remove_host(name: str) -> None:
     Raises:
         UsageError: there is none of that name, or the file cannot be written.
     """
-    hosts = added_hosts()
-    host_named(name, hosts)
-    _write([host for host in hosts if host.name != name])
+    with _alone():
+        hosts = added_hosts()
+        host_named(name, hosts)
+        _write([host for host in hosts if host.name != name])
 
 
 def host_named(name: str, hosts: Sequence[AddedHost]) -> AddedHost:
@@ -91,10 +95,29 @@ def host_named(name: str, hosts: Sequence[AddedHost]) -> AddedHost:
     raise UsageError(f'there is no host {name!r}, known: {known}; `tunery hosts add {name} --connect "ssh …"` adds it')
 
 
-def _write(hosts: Sequence[AddedHost]) -> None:
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Change the file alone in the block: another process would read what is about to be replaced.
+
+    Raises:
+        UsageError: its directory cannot be used.
+    """
     path = hosts_file()
     try:
         own_directory(path.parent)
+        lock = open_lock(path.with_name(f"{path.name}.lock"))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _write(hosts: Sequence[AddedHost]) -> None:
+    path = hosts_file()
+    try:
         beside = Path(f"{path}.{os.getpid()}")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
