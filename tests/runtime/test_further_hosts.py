@@ -108,7 +108,7 @@ def test_what_is_built_for_this_processor_runs_only_on_hosts_that_have_its_instr
     async def run(there: HostFacts) -> bool:
         engine = Hosts()
         engine.there = there
-        found = FurtherHosts(engine, "ours", lambda *_: [FAR], lambda *_: None, lambda _, use: use.others)
+        found = FurtherHosts(engine, "ours", lambda *_: [FAR], lambda *_: None, lambda _, use: use.others, named=set())
         found.follow()
         await settle()
         assert found.up == [FAR], "it builds"
