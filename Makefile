@@ -83,17 +83,18 @@ test-browser: setup
 	  apt-get install -q -y --no-install-recommends chromium; }
 	$(BIN)/pytest -m "browser and not slow" -n $(PROCESSES) --dist load
 
+ENVIRONMENTS = -c 'from tunery._settings import environments_directory as at; print(at())'
+
 # The dialect iree: makes its environment below the user's data directory (1 GB), then runs what needs it.
 test-iree: setup
 	$(BIN)/tunery dialects install iree
-	TUNERY_TEST_IREE="$$($(BIN)/python -c 'from tunery._settings import environments_directory as at; print(at())')" \
-	  $(BIN)/pytest -m iree
+	TUNERY_TEST_IREE="$$($(BIN)/python $(ENVIRONMENTS))" $(BIN)/pytest -m iree
 
 # ARM end to end, on an emulated machine that is made once, in the user's cache directory (800 MB, from Debian and Python's
 # index); it needs gcc-aarch64-linux-gnu, and is no part of `make test`.
 test-arm: setup
 	TUNERY_TEST_ARM="$$($(BIN)/python tests/arm/emulated.py --place)" && export TUNERY_TEST_ARM && \
-	  $(BIN)/pytest tests/arm -n $(PROCESSES)
+	  TUNERY_TEST_IREE="$$($(BIN)/python $(ENVIRONMENTS))" $(BIN)/pytest tests/arm -n $(PROCESSES)
 
 # The fast tests with another Python, in a virtual environment of its own: make test-python PYTHON=python3.12
 test-python:

@@ -44,6 +44,15 @@ _ARM = {
     ("0x4e", "0x004"): "carmel",
     ("0xc0", "0xac3"): "ampere1",
 }
+ARM_NAMES = frozenset({"generic", *_ARM.values()})
+"""What compilers call ARM processors, of those that are known here."""
+ARM_INSTRUCTIONS = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fullfp16", "sve": "sve", "i8mm": "i8mm",
+                    "bf16": "bf16"}  # fmt: skip
+"""Linux's names of instructions, and LLVM's."""
+ARM_BEGINNINGS = ("neon", "sve", "sme", "dotprod", "i8mm", "bf16", "fullfp16")
+"""How the names of instructions begin by which code differs."""
+ARM_VECTORS = ("neon", "dotprod", "fullfp16")
+"""What is named in the target of a processor that is not in the table: its vectors are of 128 bits."""
 
 
 def lacking(needed: Iterable[object]) -> list[str]:

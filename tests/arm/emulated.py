@@ -17,9 +17,11 @@ from pathlib import Path
 
 import platformdirs
 
+from tunery.dialects.iree import IreeDialect
+
 HERE = Path(__file__).resolve()
 TREE = HERE.parents[2]
-_VERSION = "2"  # of what is prepared: raise it, and it is made again
+_VERSION = "3"  # of what is prepared: raise it, and it is made again
 _LIBRARIES = (
     *("libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libffi8", "libssl3", "libbz2-1.0", "liblzma5"),
     *("libsqlite3-0", "libuuid1", "libncursesw6", "libtinfo6", "libreadline8", "libdb5.3", "libgomp1"),
@@ -28,8 +30,9 @@ _PYTHON = ("python3.11", "python3.11-minimal", "libpython3.11-minimal", "libpyth
 _RUNTIME = (
     *("apache-tvm", "apache-tvm-ffi", "numpy", "ml_dtypes", "psutil", "typing_extensions", "platformdirs", "pydantic"),
     *("typer", "rich"),
+    *(one for one in IreeDialect.requirements if one.startswith("iree-base-runtime")),
 )
-"""What a host that measures needs: of TVM only the runtime library is loaded."""
+"""What a host that measures needs: of TVM only the runtime library is loaded, of IREE the runtime."""
 _PLATFORMS = [f"manylinux_2_{minor}_aarch64" for minor in (28, 27, 17)] + ["manylinux2014_aarch64"]
 _LINKER = "aarch64-linux-gnu-ld"
 

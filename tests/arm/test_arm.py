@@ -37,6 +37,11 @@ from tunery.store import open_store
 pytestmark = pytest.mark.timeout(900)
 PI, CPU, COMPILER = "pi", "cortex-a72", "aarch64-linux-gnu-gcc"
 MACHINE = Path(os.environ["TUNERY_TEST_ARM"])
+IREE = Path(os.environ.get("TUNERY_TEST_IREE", ""), "iree")
+WITH_IREE = [
+    pytest.mark.iree,
+    pytest.mark.skipif(not (IREE / "bin").exists(), reason="needs IREE's environment, which `make test-iree` installs"),
+]
 RUN = """
 import sys, json, numpy, tunery
 network = tunery.load_compiled(sys.argv[1])
@@ -105,13 +110,22 @@ def bert(path: Path) -> None:
     onnx.save(model, path)
 
 
-@pytest.mark.parametrize(("make", "trials"), [(convolutions, 24), (bert, 36)])
+@pytest.mark.parametrize(
+    ("dialect", "make", "trials", "refusal"),
+    [
+        ("metaschedule", convolutions, 24, "compiled for a processor with neon"),
+        ("metaschedule", bert, 36, "compiled for a processor with neon"),
+        pytest.param("iree", convolutions, 8, "compiled for aarch64", marks=WITH_IREE),
+    ],
+)
 def test_a_network_is_tuned_there_and_its_file_runs_there(
-    make: Callable[[Path], None], trials: int, pi: Path, tmp_path: Path
+    dialect: str, make: Callable[[Path], None], trials: int, refusal: str, pi: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "data" / "tunery").mkdir(parents=True)
+    (tmp_path / "data" / "tunery" / "environments").symlink_to(IREE.parent)
     make(tmp_path / "m.onnx")
     budget, store = Budget.parse(f"{trials}trials"), str(tmp_path / "store.db")
-    request = Request(str(tmp_path / "m.onnx"), threads=2, budget=budget, store=store, on=PI)
+    request = Request(str(tmp_path / "m.onnx"), dialect=dialect, threads=2, budget=budget, store=store, on=PI)
     with Session(store) as session:
         report = session.tune(request, lambda _: None, threading.Event())
         compiled, _ = session.compile(request, tmp_path / "out.tunery", FillPolicy())
@@ -122,7 +136,7 @@ def test_a_network_is_tuned_there_and_its_file_runs_there(
         [measured_on] = {record.provenance.device for record in finals}
         assert opened.devices.facts(measured_on)["arch"] == "aarch64"
     assert compiled.max_abs_error is not None
-    with pytest.raises(UsageError, match="compiled for a processor with neon"):
+    with pytest.raises(UsageError, match=refusal):
         load_compiled(tmp_path / "out.tunery")
     compare(tmp_path / "m.onnx", tmp_path / "out.tunery", tmp_path)
     wait_until(lambda: len(family(tmp_path)) == 0)

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ from metaschedule_models import small_network
 import tunery
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import open_device
-from tunery.dialects import Array, Kernel
+from tunery.dialects import Array, Kernel, TaskSource, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.iree import IreeDialect
-from tunery.domain import Budget, Network, Target
+from tunery.domain import Budget, DeviceDescription, Network, Target
 from tunery.domain.request import FillPolicy, Request
 from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
@@ -26,6 +27,9 @@ from tunery.service.session import Session
 from tunery.store import open_store
 
 PLACE = os.environ.get("TUNERY_TEST_IREE", "")
+BOARD = DeviceDescription(
+    "cpu", "a board", (0, 1), {"arch": "aarch64", "vendor": "0x41", "model": "0xd08", "vector": ["asimd"]}
+)
 pytestmark = [
     pytest.mark.iree,
     pytest.mark.skipif(not PLACE, reason="needs IREE's environment: run `make test-iree`, which installs it"),
@@ -70,6 +74,25 @@ class TestIree(DialectContract):
     @classmethod
     def target(cls, dialect: IreeDialect) -> Target:
         return dialect.resolve_target("native", 1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_device(cls) -> DeviceDescription:
+        return BOARD
+
+
+def test_code_for_an_arm_device_is_for_what_it_has() -> None:
+    dialect = IreeDialect()
+    assert dialect.resolve_target_of("native", 2, BOARD).config["mcpu"] == "cortex-a72"
+    other = replace(BOARD, facts={**BOARD.facts, "vendor": "", "vector": ["asimd", "asimddp"]})
+    config = dialect.resolve_target_of("native", 2, other).config
+    assert (config["mcpu"], config["mattr"]) == ("generic", ["+neon", "+dotprod"])
+    for spec in (
+        '{"kind": "llvm-cpu", "mcpu": "cortex-a76"}', '{"kind": "llvm-cpu", "mcpu": "generic", "mattr": ["+sve"]}',
+        '{"kind": "llvm-cpu", "mcpu": "znver4"}', '{"kind": "llvm-cpu", "mcpu": "cortex-a72", "mtriple": "riscv64"}',
+    ):  # fmt: skip
+        with pytest.raises(TargetError):
+            dialect.resolve_target_of(spec, 2, BOARD)
 
 
 def test_what_iree_does_not_have_is_one_sentence(tmp_path: Path) -> None:
@@ -203,3 +226,45 @@ def test_a_network_of_any_name_and_types_becomes_tasks_and_runs(graph: str, tmp_
     image = np.arange(64, dtype=np.uint8).reshape(8, 8)
     [places] = dialect.load_network(tmp_path / "network.bin")(image)
     np.testing.assert_array_equal(places, np.stack(np.nonzero(image)))
+
+
+@pytest.mark.tvm
+def test_convolutions_of_both_compilers_have_one_key(tmp_path: Path) -> None:
+    """Those that are one dispatch: with places for windows, a bias, and what is behind them."""
+    rng = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w1", "b1"], ["a"], kernel_shape=[1, 1]),
+        onnx.helper.make_node("Clip", ["a", "low", "high"], ["b"]),
+        onnx.helper.make_node("Conv", ["b", "w2", "b2"], ["c"], kernel_shape=[1, 1]),
+        onnx.helper.make_node("Add", ["c", "x"], ["d"]),
+        onnx.helper.make_node("Relu", ["d"], ["e"]),
+        onnx.helper.make_node("Conv", ["e", "w3", "b3"], ["f"], kernel_shape=[1, 1], strides=[2, 2]),
+        onnx.helper.make_node("Relu", ["f"], ["y"]),
+    ]
+    constants = [
+        weight("w1", 24, 16, 1, 1), weight("b1", 24), weight("w2", 16, 24, 1, 1), weight("b2", 16),
+        weight("w3", 40, 16, 1, 1), weight("b3", 40), onnx.numpy_helper.from_array(np.float32(0), "low"),
+        onnx.numpy_helper.from_array(np.float32(6), "high"),
+    ]  # fmt: skip
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 16, 12, 12]), ("y", [1, 40, 6, 6]))
+    ]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "points", ends[:1], ends[1:], constants),
+        opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9,
+    )  # fmt: skip
+    onnx.save(model, tmp_path / "model.onnx")
+    network = prepare(str(tmp_path / "model.onnx"), {}, tmp_path)
+    keys = []
+    for name in ("iree", "metaschedule"):
+        dialect = get_dialect(name)
+        tasks = TaskSource.of(dialect).extract(network, dialect.resolve_target("native", 1))
+        operators = [task.workload.operator or "" for task in tasks]
+        keys.append({one for one in operators if one.startswith("conv2d:")})
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == 3

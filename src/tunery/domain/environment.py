@@ -14,7 +14,8 @@ class Environment:
 
     `python` is the interpreter of a virtual environment in which tunery is installed; "" is this process's own.
     `preload` are modules that are imported once, in the process that workers are forked from: they may start no thread.
-    `measuring_preload` are those of a worker that only runs what others have compiled, and need not have the compiler.
+    `measuring_preload` are those of a worker that only runs what others have compiled, in its host's own Python, which
+    need not have the compiler.
     `variables` are set before anything is imported, `thread_variables` in each worker to the number of its threads.
     `forbidden` are modules that these workers may not import; `libraries` those that a worker which needs a forbidden
     module may not import in turn (`counterpart`).
@@ -40,7 +41,7 @@ class Environment:
 
     def measuring(self) -> "Environment":
         """Return the environment of a worker that only runs what others have compiled."""
-        return self if self.measuring_preload is None else replace(self, preload=self.measuring_preload)
+        return self if self.measuring_preload is None else replace(self, python="", preload=self.measuring_preload)
 
     def preloading(self, *modules: str) -> "Environment":
         """Return this environment with further modules to preload."""

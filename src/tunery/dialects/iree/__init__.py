@@ -2,6 +2,7 @@
 
 tools           its programs, in the environment of this dialect
 dispatches      a network's dispatches as modules of their own: the tasks
+nodes           which ONNX nodes they were made of
 operators       what operators these are, for other compilers to be compared with
 configurations  what may be chosen for a product of tensors, and IREE's tuning spec of what was chosen
 flags, network  sets of flags, one file of a whole network
@@ -14,17 +15,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from typing_extensions import override
 
 from tunery._environments import environment_fault, environment_python
 from tunery._errors import DialectError, TargetError, UsageError
+from tunery._processor import ARM_NAMES
 from tunery.devices import Device
 from tunery.dialects import (
     Built,
     Codegen,
     Compiled,
     CompiledNetwork,
+    CrossCompiler,
     Dialect,
     Kernel,
     NetworkCompiler,
@@ -34,14 +38,17 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
+from tunery.dialects import _arm as arm
 from tunery.dialects.configurations.candidates import candidate_of, configuration_of
 from tunery.dialects.iree import tools
 from tunery.dialects.iree.dispatches import DEVICE, Contraction, Dispatch, contraction, dispatches
 from tunery.dialects.iree.flags import TUNED
+from tunery.dialects.iree.nodes import convolutions
 from tunery.domain import (
     Candidate,
     Check,
     CheckState,
+    DeviceDescription,
     Environment,
     Network,
     Origin,
@@ -54,7 +61,7 @@ from tunery.domain import (
     merged_tasks,
 )
 
-_BUILD = "1"
+_BUILD = "2"
 """Counts changes of how networks become tasks, or configurations become code."""
 _KIND = "llvm-cpu"
 _DEFAULT = canonical_json({"default": True})
@@ -63,7 +70,7 @@ _TILES = "tiles"
 """The name of a configuration in a candidate's body."""
 
 
-class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
+class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCompiler):
     """IREE's compiler and runtime, in an environment of their own."""
 
     name = tools.NAME
@@ -77,7 +84,9 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     @override
     def environment(self) -> Environment:
         # What leads this process to other packages leads workers of another environment astray.
-        return Environment(python=str(environment_python(self.name)), variables={"PYTHONPATH": ""})
+        # What measures on another host is in that host's Python, where its runtime is installed.
+        python = str(environment_python(self.name))
+        return Environment(python=python, measuring_preload=(), variables={"PYTHONPATH": ""})
 
     @override
     def doctor(self) -> Iterable[Check]:
@@ -90,20 +99,28 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
 
     @override
     def resolve_target(self, spec: str, threads: int) -> Target:
-        if threads < 1:
-            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+        _check_threads(spec, threads)
         if spec == "native":
             return Target(self.name, {"kind": _KIND, "mcpu": tools.native_processor()}, threads)
-        try:
-            config = json.loads(spec)
-            known = config["kind"] == _KIND and config.keys() == {"kind", "mcpu"} and isinstance(config["mcpu"], str)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            known = False
-        if not known:
-            raise TargetError(
-                f'unknown target {spec!r:.60}; use native, or an object as {{"kind": "{_KIND}", "mcpu": "..."}}'
-            )
-        tools.device_line(config["mcpu"])
+        config = _told(spec, {"mcpu": str})
+        tools.device_line(config)
+        return Target(self.name, config, threads)
+
+    @override
+    def resolve_target_of(self, spec: str, threads: int, device: DeviceDescription) -> Target:
+        _check_threads(spec, threads)
+        arm.check_device(device)
+        if spec == "native":
+            config = {"kind": _KIND, **arm.native(device.facts, tools.instructions)}
+        else:
+            config = {"mtriple": arm.TRIPLE, **_told(spec, {"mcpu": str, "mtriple": str, "mattr": list})}
+            if config["mtriple"] != arm.TRIPLE or config["mcpu"] not in ARM_NAMES:
+                known = ", ".join(sorted(ARM_NAMES))
+                raise TargetError(f"{spec!r:.60} is no ARM processor that is known here; use native, or one of {known}")
+            missing = tools.instructions(config) - arm.instructions_of(device.facts)
+            if missing:
+                lacking = ", ".join(sorted(missing))
+                raise TargetError(f"target {spec!r:.60} is not for {device.name}, which lacks {lacking}; use native")
         return Target(self.name, config, threads)
 
     @override
@@ -111,12 +128,13 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         with tempfile.TemporaryDirectory(prefix="tunery-iree-") as scratch:
             source = Path(scratch) / "network.mlir"
             tools.import_onnx(Path(network.path), source)
-            flags = [*tools.cpu_flags(target.config["mcpu"]), *TUNED, "--compile-to=flow",
-                     "--mlir-elide-elementsattrs-if-larger=16"]  # fmt: skip
+            flags = [*tools.cpu_flags(target.config), *TUNED, "--compile-to=flow",
+                     "--mlir-elide-elementsattrs-if-larger=16", "--mlir-print-debuginfo"]  # fmt: skip
             flow = tools.compile_module(source, flags)
+            nodes = convolutions(source)
         tasks = (
             Task(_workload(dispatch), target, dispatch.calls, tunable=dispatch.contraction is not None)
-            for dispatch in dispatches(flow)
+            for dispatch in dispatches(flow, nodes)
         )
         return list(merged_tasks(tasks))
 
@@ -174,7 +192,7 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
             product = _product(task)
             spec.write_text(tuning_spec([(product, _allowed(product, candidate.body))]))
             flags.append(f"--iree-codegen-tuning-spec-path={spec}")
-        module = task.workload.program.replace(DEVICE, tools.device_line(task.target.config["mcpu"]))
+        module = task.workload.program.replace(DEVICE, tools.device_line(task.target.config))
         path = directory / candidate.key
         try:
             tools.compile_module(module, flags, path)
@@ -268,6 +286,33 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
             (directory / name).write_bytes(content)
 
 
+def _check_threads(spec: str, threads: int) -> None:
+    if threads < 1:
+        raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+
+
+def _told(spec: str, fields: Mapping[str, type]) -> dict[str, Any]:
+    """Return the target that the name of a processor or a JSON object describes, by some of these fields.
+
+    Raises:
+        TargetError: it is none.
+    """
+    if not spec.lstrip().startswith("{"):
+        return {"kind": _KIND, "mcpu": spec}
+    try:
+        config: dict[str, Any] = json.loads(spec)
+        known = config["kind"] == _KIND and isinstance(config["mcpu"], str) and config.keys() <= {"kind", *fields}
+        known = known and all(isinstance(config[name], kind) for name, kind in fields.items() if name in config)
+        known = known and all(isinstance(one, str) for one in config.get("mattr", ()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = False
+    if not known:
+        raise TargetError(
+            f'unknown target {spec!r:.60}; use native, a name, or an object as {{"kind": "{_KIND}", "mcpu": "znver4"}}'
+        )
+    return config
+
+
 def _workload(dispatch: Dispatch) -> Workload:
     inputs, outputs = (
         tuple(TensorSpec(f"{name}{at}", shape, dtype) for at, (shape, dtype) in enumerate(of))
@@ -275,8 +320,11 @@ def _workload(dispatch: Dispatch) -> Workload:
     )
     product = dispatch.contraction
     written = sum(spec.size for spec in outputs)
+    kind, told = "dense" if product else "other", list[str]()
+    if dispatch.operator and dispatch.operator.startswith("conv"):  # its program does not say so
+        kind, told = dispatch.operator.partition(":")[0], [dispatch.operator]
     return Workload(
-        digest(dispatch.module), dispatch.name, "dense" if product else "other", dispatch.module,
+        digest(dispatch.module, *told), dispatch.name, kind, dispatch.module,
         (*inputs, *outputs), len(outputs), product.flop if product else float(written),
         dispatch.operator,
     )  # fmt: skip

@@ -7,11 +7,13 @@ a rule) is replaced by other numbers: the same operator of two layers is one tas
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
+from tunery.dialects.iree.nodes import Convolution, without_locations
 from tunery.dialects.iree.operators import MAP, operator_of
 
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
@@ -27,6 +29,9 @@ _CALL = re.compile(
     r"\((?P<operands>[^()]*)\) : \((?P<types>[^()]*)\) -> (?P<results>.*)$",
     re.MULTILINE,
 )
+_CONSTANTS = ("%__constant", "%__hoisted")
+_FIXED = re.compile(r"^ +(%\w+) = flow\.tensor\.reshape %__(?:constant|hoisted)\w* :", re.MULTILINE)
+_SUMMED = re.compile(r'iterator_types = \[[^\]]*"reduction"[^\]]*\].*?^ *\} -> ', re.MULTILINE | re.DOTALL)
 _CONSTANT = re.compile(r"dense(?:_resource<\w+>|<\[[^>]*\]>|<\"[^\"]*\">) : (tensor<(?:\d+x)+f32>)")
 _GENERIC = re.compile(
     r"^ *%\w+ = linalg\.generic \{indexing_maps = \[(?P<maps>[^\]]*)\], iterator_types = \[(?P<iterators>[^\]]*)\]\} "
@@ -74,30 +79,39 @@ class Dispatch:
     operator: str | None = None
 
 
-def dispatches(flow: str) -> Iterator[Dispatch]:
+def dispatches(flow: str, nodes: Mapping[int, Convolution] = MappingProxyType({})) -> Iterator[Dispatch]:
     """Yield what a network at the phase `flow` calls, in the order of the first calls; equal ones are not merged.
 
-    Left out is what cannot be called by itself: what takes anything else than tensors of static shapes.
+    Left out is what cannot be called by itself: what takes anything else than tensors of static shapes. With locations
+    in `flow`, what was made of a convolution in `nodes` (by line) is known as that.
     """
+    flow, lines = without_locations(flow)
     # They are named after the model's graph, which may be called anything.
     flow = _SYMBOL.sub(lambda found: "@" + re.sub(r"[^\w$]", "_", found[1].strip('"')), flow)
-    executables = {found["name"]: found.group(0) for found in _EXECUTABLE.finditer(flow)}
+    executables = {found["name"]: found for found in _EXECUTABLE.finditer(flow)}
+    fixed = set(_FIXED.findall(flow))
     calls: dict[str, list[re.Match[str]]] = {}
-    for found in _CALL.finditer(flow[_first_function(flow) :]):
+    for found in _CALL.finditer(flow, _first_function(flow)):
         calls.setdefault(found["export"], []).append(found)
     for export, [call, *others] in calls.items():
-        text = executables.get(call["executable"])
-        made = None if text is None else _alone(text, call)
-        if made is not None:
-            module, inputs, outputs = made
-            constants = set.intersection(*map(_constants, (call, *others)))
-            operator = operator_of(text or "", constants)
-            yield Dispatch(_short(export), module, inputs, outputs, contraction(module), 1 + len(others), operator)
+        executable = executables.get(call["executable"])
+        made = None if executable is None else _alone(executable.group(0), call)
+        if executable is None or made is None:
+            continue
+        module, inputs, outputs = made
+        constants = set.intersection(*(_constants(one, fixed) for one in (call, *others)))
+        places = [executable.start() + one.end() for one in _SUMMED.finditer(executable.group(0))]
+        products = {nodes.get(line) for at in places for line in lines[flow.count("\n", 0, at)]}
+        callers = {nodes.get(line) for one in others for line in lines[flow.count("\n", 0, one.start())]}
+        [node] = products if len(products) == 1 and callers <= products else [None]
+        operator = operator_of(executable.group(0), constants, node)
+        yield Dispatch(_short(export), module, inputs, outputs, contraction(module), 1 + len(others), operator)
 
 
-def _constants(call: re.Match[str]) -> set[int]:
-    """Return which operands of a call are the network's constants."""
-    return {at for at, name in enumerate(_split(call["operands"])) if name.startswith("%__constant")}
+def _constants(call: re.Match[str], fixed: Collection[str]) -> set[int]:
+    """Return which operands of a call are the network's constants, as they are or in another shape."""
+    names = enumerate(_split(call["operands"]))
+    return {at for at, name in names if name.startswith(_CONSTANTS) or name in fixed}
 
 
 def _first_function(flow: str) -> int:

@@ -5,10 +5,11 @@ noise can tell.
 """
 
 import math
+import platform
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from filecmp import cmp
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
 from tunery.dialects.iree.flags import FLAGS, REWRITINGS, REWRITTEN, SEARCHED, TUNED
 from tunery.dialects.iree.kernel import Module, numpy_dtype
-from tunery.dialects.iree.rewriting import rewrite
 from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags, import_onnx
 from tunery.domain import Network, Target, TensorSpec
 
@@ -32,6 +32,15 @@ _ROUNDS = 9
 _LEAST_S = 0.02
 _TOLERANCE = 1e-2
 TUNED_NAME = "tuned"
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Flags for the module `source`, which was made of the rewritten network `model`; None: of that as it is."""
+
+    source: Path
+    flags: tuple[str, ...]
+    model: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,6 @@ class Made:
     function: str
     path: Path
     latencies_s: Mapping[str, float]
-    refused: Mapping[str, str]
     model: Path | None = None
 
 
@@ -56,35 +64,79 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
     Raises:
         DialectError: it compiles and runs in no way.
     """
-    function = function_of(source)
-    modules: dict[str, Module] = {}
-    refused: dict[str, str] = {}
-    ways = {name: (source, flags) for name, flags in {**FLAGS, **SEARCHED}.items()}
+    function, ways = function_of(source), _ways(network, source, spec, directory)
+    if _is_foreign(target):
+        return _fastest_elsewhere(network, function, ways, target, directory)
+    times = _times(network, function, ways, target, directory)
+    best = min(times, key=lambda name: times[name])
+    return Made(best, ways[best].flags, function, directory / f"{best}.vmfb", times, ways[best].model)
+
+
+def _fastest_elsewhere(network: Network, function: str, ways: dict[str, _Way], target: Target, directory: Path) -> Made:
+    """Compile a network for a machine of another kind, in the way that is the fastest on this one.
+
+    What a spec for that machine gains cannot be seen here: it is used where its flags alone are the fastest way.
+    """
+    here, refused = replace(target, config={"mcpu": "host"}), ""
+    times = _times(network, function, {name: way for name, way in ways.items() if name != TUNED_NAME}, here, directory)
+    for name in sorted(times, key=lambda one: times[one]):
+        made = TUNED_NAME if TUNED_NAME in ways and ways[name].flags == TUNED else name
+        path = directory / f"{made}.vmfb"
+        try:
+            compile_module(ways[made].source, [*cpu_flags(target.config), *ways[made].flags], path)
+        except DialectError as error:
+            refused = str(error)
+        else:
+            return Made(made, ways[made].flags, function, path, {}, ways[made].model)
+    raise DialectError(refused)
+
+
+def _ways(network: Network, source: Path, spec: str, directory: Path) -> dict[str, _Way]:
+    """Return in which ways a network may be compiled, by name."""
+    from tunery.dialects.iree.rewriting import rewrite  # it needs onnx, which whoever runs a file need not have
+
+    ways = {name: _Way(source, flags) for name, flags in {**FLAGS, **SEARCHED}.items()}
     if spec:
         (directory / SPEC).write_text(spec)
-        ways[TUNED_NAME] = source, (*TUNED, f"--iree-codegen-tuning-spec-path={directory / SPEC}")
-    models: dict[str, Path] = {}
+        ways[TUNED_NAME] = _Way(source, (*TUNED, f"--iree-codegen-tuning-spec-path={directory / SPEC}"))
+    models: list[Path] = []
     for name, winograd in REWRITINGS.items():
-        model = directory / f"{name}.onnx"
+        model, module = directory / f"{name}.onnx", directory / f"{name}.mlir"
         if not rewrite(Path(network.path), model, winograd=winograd):
             continue
-        if all(not cmp(model, other, shallow=False) for other in models.values()):
-            models[name] = model
-            import_onnx(model, directory / f"{name}.mlir")
-            ways[name] = directory / f"{name}.mlir", REWRITTEN
-    for name, (module, flags) in ways.items():
+        if all(not cmp(model, other, shallow=False) for other in models):
+            models.append(model)
+            import_onnx(model, module)
+            ways[name] = _Way(module, REWRITTEN, model)
+    return ways
+
+
+def _times(
+    network: Network, function: str, ways: Mapping[str, _Way], target: Target, directory: Path
+) -> dict[str, float]:
+    """Compile a network in each way, and return the seconds of those that compute what the first one does.
+
+    Raises:
+        DialectError: there are none.
+    """
+    modules: dict[str, Module] = {}
+    refused: dict[str, str] = {}
+    for name, way in ways.items():
         path = directory / f"{name}.vmfb"
         try:
-            compile_module(module, [*cpu_flags(target.config["mcpu"]), *flags], path)
+            compile_module(way.source, [*cpu_flags(target.config), *way.flags], path)
             modules[name] = Module(path.read_bytes(), function, target.threads)
         except DialectError as error:
             refused[name] = str(error)
     refused |= _wrong(network, modules)
     if len(refused) == len(ways):
         raise DialectError(next(iter(refused.values())))
-    times = _timed({name: module for name, module in modules.items() if name not in refused})
-    best = min(times, key=lambda name: times[name])
-    return Made(best, ways[best][1], function, directory / f"{best}.vmfb", times, refused, models.get(best))
+    return _timed({name: module for name, module in modules.items() if name not in refused})
+
+
+def _is_foreign(target: Target) -> bool:
+    """Say whether code is for another kind of machine, where alone it runs."""
+    return "mtriple" in target.config
 
 
 def function_of(source: Path) -> str:
@@ -155,7 +207,7 @@ def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bo
     """Return how IREE's own programs make a module of the model, or of the one that it was rewritten to."""
     told = [f"--iree-codegen-tuning-spec-path={SPEC}"] if spec else []
     plain = [one for one in flags if "tuning-spec-path" not in one]
-    make = ["iree-compile", "network.mlir", *cpu_flags(target.config["mcpu"]), *plain, *told, "-o", MODULE]
+    make = ["iree-compile", "network.mlir", *cpu_flags(target.config), *plain, *told, "-o", MODULE]
     model = MODEL if rewritten else shlex.quote(f"{network.name}.onnx")
     return f"iree-import-onnx {model} -o network.mlir --opset-version {OPSET}\n{shlex.join(make)}\n"
 
@@ -183,6 +235,7 @@ def write(output: Path, network: Network, target: Target, made: Made, spec: str)
                     member.write(text.encode())
         archive.finish({
             "dialect": NAME, "format": _FORMAT, "network": network.name, "digest": network.digest,
+            "machine": str(target.config.get("mtriple") or platform.machine()).partition("-")[0],
             "threads": target.threads, "iree": VERSION, "flags": made.name, "function": made.function,
             "latencies_s": {name: round(found, 9) for name, found in made.latencies_s.items()},
             "inputs": [[one.name, list(one.shape), one.dtype] for one in network.inputs],
@@ -216,8 +269,11 @@ class IreeNetwork(CompiledNetwork):
                 manifest, binary = archive.manifest, archive.read(MODULE)
             if manifest["format"] != _FORMAT or manifest["iree"] != VERSION:
                 raise ArchiveError(f"it is of IREE {manifest['iree']!r:.20}, not {VERSION}")  # noqa: TRY301
+            machine = str(manifest.get("machine", platform.machine()))
         except (ArchiveError, KeyError) as error:
             raise UsageError(_damaged(path, error)) from error
+        if machine != platform.machine():
+            raise UsageError(f"{path} was compiled for {machine}, and this machine is {platform.machine()}")
         self.threads = thread_count(threads, manifest["threads"])
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])

@@ -1,12 +1,16 @@
 """Operator keys of dispatches: products of matrices, with what is fused behind them.
 
-A key is written where the dispatch says enough: what a product was made of, such as a convolution, is lost.
+What a product was made of is not seen: of a convolution, that is told by its ONNX node. Only one whose windows are
+single places has a key: of others, padding and windows are dispatches of their own, which several may share, and what
+is behind one is often computed with the next one's windows.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from tunery.dialects.iree.nodes import Convolution
 from tunery.domain import OperatorKeyError, operator_key
 from tunery.domain.operator_key import number
 
@@ -16,56 +20,200 @@ _GENERIC = re.compile(
     r"outs\((?P<out>%\w+) : (?P<out_type>[^)]*)\) \{\n(?P<body>.*?)^ *\} -> ",
     re.MULTILINE | re.DOTALL,
 )
+_TERM = re.compile(r"(d\d+)(?: \* (\d+))?")
 MAP = re.compile(r"affine_map<\(([^)]*)\) -> \(([^)]*)\)>")
 _SCALAR = re.compile(r"^ *(%\w+) = arith\.constant (-?\d\.\d+e[+-]\d+|-?\d+\.\d+) : f32$", re.MULTILINE)
 _FILL = re.compile(r"^ *(%\w+) = linalg\.fill ins\((%\w+) : f32\)", re.MULTILINE)
 _LOAD = re.compile(r"^ *(%\w+) = iree_tensor_ext\.dispatch\.tensor\.load %arg(\d+)\b", re.MULTILINE)
 _STORE = re.compile(r"^ *iree_tensor_ext\.dispatch\.tensor\.store (%\w+),", re.MULTILINE)
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)f32>")
+_COMPARED = re.compile(r"(%\w+) = arith\.cmpf (ugt|ult), (%\w+), (%\w+) : f32")
+_CHOSEN = re.compile(r"(%\w+) = arith\.select (%\w+), (%\w+), (%\w+) : f32")
 _STEPS = {"addf": "add", "mulf": "multiply"}
 
 
 @dataclass(frozen=True)
 class _Operation:
-    """One `linalg.generic`: `dims` are the loops that index each operand, `shapes` its sizes; the output comes last."""
+    """One `linalg.generic`: `dims` are the loops that index each operand, `shapes` its sizes; the output comes last.
+
+    `scales` are what the loops are multiplied by.
+    """
 
     result: str
     values: tuple[str, ...]
     dims: tuple[tuple[str, ...], ...]
+    scales: tuple[tuple[int, ...], ...]
     shapes: tuple[tuple[int, ...], ...]
     summed: frozenset[str]
     body: tuple[str, ...]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no loop jumps."""
+        return not {scale for of in self.scales for scale in of} - {1}
 
-def operator_of(executable: str, constants: Collection[int] = ()) -> str | None:
+
+@dataclass(frozen=True)
+class _Dispatch:
+    """What an executable does: `operations` one after the other, the last of which makes its only output."""
+
+    operations: tuple[_Operation, ...]
+    scalars: Mapping[str, float]
+    filled: Mapping[str, str]
+    arguments: Mapping[str, int]
+
+    def is_zero(self, value: str) -> bool:
+        """Say whether a tensor begins as zeros."""
+        return self.scalars.get(self.filled.get(value, "")) == 0.0
+
+
+def operator_of(executable: str, constants: Collection[int] = (), convolution: Convolution | None = None) -> str | None:
     """Return the operator key of an executable; None where it is not known. `constants` are arguments that do not vary.
 
     How a constant lies in memory is the compiler's own choice: a product with a transposed one is that with the other.
+    A product of matrices may be made of a `convolution`, and be all of it.
     """
+    found = _read(executable)
+    if found is None:
+        return None
+    try:
+        made = convolution and _point_key(found, constants, convolution)
+        return made or _product_key(found, constants)
+    except OperatorKeyError:
+        return None
+
+
+def _read(executable: str) -> _Dispatch | None:
     found = [_operation(one) for one in _GENERIC.finditer(executable)]
-    operations = [one for one in found if one is not None]
-    stores = _STORE.findall(executable)
-    if not operations or len(operations) < len(found) or len(operations) > 2 or "linalg." in _rest(executable):
+    operations = tuple(one for one in found if one is not None)
+    if not operations or len(operations) < len(found) or "linalg." in _rest(executable):
         return None
-    zeros = {name for name, value in _SCALAR.findall(executable) if float(value) == 0.0}
-    arguments = {name: int(at) for name, at in _LOAD.findall(executable)}
-    product, *behind = operations
-    filled = dict(_FILL.findall(executable))
-    if filled.get(product.values[-1]) not in zeros or stores != [operations[-1].result]:
+    if _STORE.findall(executable) != [operations[-1].result]:
         return None
-    tensors = _tensors(product, [arguments.get(name) in constants for name in product.values[:2]])
+    return _Dispatch(
+        operations, {name: float(value) for name, value in _SCALAR.findall(executable)},
+        dict(_FILL.findall(executable)), {name: int(at) for name, at in _LOAD.findall(executable)},
+    )  # fmt: skip
+
+
+def _product_key(found: _Dispatch, constants: Collection[int]) -> str | None:
+    product, *behind = found.operations
+    if len(behind) > 1 or not all(one.is_plain for one in found.operations) or not found.is_zero(product.values[-1]):
+        return None
+    tensors = _tensors(product, [found.arguments.get(name) in constants for name in product.values[:2]])
     if tensors is None:
         return None
     fused: Sequence[str] | None = ()
     if behind:
-        scalars = {name: float(value) for name, value in _SCALAR.findall(executable)}
-        fused = _fused(behind[0], product, scalars, len(tensors["a"]))
+        [last] = behind
+        at = _place(last, product)
+        if at is None or last.dims[at] != last.dims[-1]:
+            return None
+        rank = len(tensors["a"])
+        fused = _fused(last, at, found.scalars, [_broadcast(last, place, rank) for place in range(len(last.dims) - 1)])
     if fused is None:
         return None
-    try:
-        return operator_key("matmul", {name: (shape, "float32") for name, shape in tensors.items()}, {}, fused)
-    except OperatorKeyError:
+    return operator_key("matmul", {name: (shape, "float32") for name, shape in tensors.items()}, {}, fused)
+
+
+# -- convolutions whose windows are single places ---------------------------------------------------------------------
+
+
+def _point_key(found: _Dispatch, constants: Collection[int], convolution: Convolution) -> str | None:
+    """Return the key of a convolution that is all in one product of matrices: of its whole image, by its weights."""
+    at = next((place for place, one in enumerate(found.operations) if one.summed), None)
+    if at is None or at > 1 or len(found.operations) > at + 2 or not convolution.is_of_points:
         return None
+    product, behind = found.operations[at], found.operations[at + 1 :]
+    fixed = [found.arguments.get(name) in constants for name in product.values]
+    channels = _channels(product, fixed, convolution)
+    if channels is None or not all(one.is_plain for one in behind):
+        return None
+    shapes = {frozenset({channels}): f"1x{convolution.result[1]}" + "x1" * (len(convolution.result) - 2),
+              frozenset(product.dims[-1]): "x".join(map(str, convolution.result))}  # fmt: skip
+    bias = f"add={shapes[frozenset({channels})]}"
+    steps = _begun(found, at, bias, channels, is_fixed=fixed[-1])
+    for last in behind:
+        more = _behind_points(last, product, found.scalars, shapes)
+        steps = None if steps is None or more is None else [*steps, *more]
+    if steps is None or convolution.has_bias != (steps[:1] == [bias]):
+        return None
+    tensors = {"x": (convolution.image, "float32"), "w": (convolution.weights, "float32")}
+    return operator_key(f"conv{len(convolution.image) - 2}d", tensors, {"strides": convolution.strides}, steps)
+
+
+def _begun(found: _Dispatch, at: int, bias: str, channels: str, *, is_fixed: bool) -> list[str] | None:
+    """Return the steps that what a convolution begins with stands for: of a constant, its bias. None: others."""
+    product = found.operations[at]
+    if found.is_zero(product.values[-1]):
+        return None if at else []
+    return [bias] if (_is_bias(found.operations[0], product, channels) if at else is_fixed) else None
+
+
+def _channels(product: _Operation, fixed: Sequence[bool], convolution: Convolution) -> str | None:
+    """Return the loop over the channels of a convolution's result; None where a product is not that convolution."""
+    if len(product.values) != 3 or len(product.summed) != 1 or not _is_product(product.body) or sum(fixed[:2]) != 1:
+        return None
+    weights = fixed.index(True)
+    inner, image, out = product.dims[weights], product.dims[1 - weights], product.dims[-1]
+    (k,) = product.summed
+    [*columns] = set(inner) - {k}
+    if len(columns) != 1 or k in out or {*image} != {*out, k} - {*columns} or not {*columns} <= {*out}:
+        return None
+    places = [name for name in out if name not in columns]
+    scales = [scale for name, scale in zip(image, product.scales[1 - weights], strict=True) if name != k]
+    expected = [1] * (len(places) - len(convolution.strides)) + [*convolution.strides]
+    known = (
+        [name for name in image if name != k] == places
+        and scales == (expected if max(convolution.strides) > 1 else [1] * len(places))
+        and not {*product.scales[weights], *product.scales[-1]} - {1}
+        and math.prod(product.shapes[1 - weights]) == math.prod(convolution.image)
+        and math.prod(product.shapes[-1]) == math.prod(convolution.result)
+        and dict(zip(inner, product.shapes[weights], strict=True)) == {columns[0]: convolution.weights[0],
+                                                                       k: convolution.weights[1]}
+    )  # fmt: skip
+    return columns[0] if known else None
+
+
+def _is_bias(operation: _Operation, product: _Operation, channels: str) -> bool:
+    """Say whether a product begins with what an operation makes of one number for each channel."""
+    if operation.result != product.values[-1] or len(operation.values) != 2 or not operation.is_plain:
+        return False
+    loops = dict(zip(operation.dims[-1], product.dims[-1], strict=True))
+    copied = re.fullmatch(r"\^bb0\((%\w+): f32, %\w+: f32\):", operation.body[0])
+    return (
+        [loops.get(name) for name in operation.dims[0]] == [channels] and copied is not None
+        and operation.body[1:] == (f"linalg.yield {copied[1]} : f32",)
+    )  # fmt: skip
+
+
+def _behind_points(
+    operation: _Operation, product: _Operation, scalars: Mapping[str, float], shapes: Mapping[frozenset[str], str]
+) -> tuple[str, ...] | None:
+    """Return the steps of an operation on each result of a convolution, whatever the order of its loops; None: others.
+
+    `shapes` has what an operand is called in a key by the product's loops that it has.
+    """
+    at = _place(operation, product)
+    if at is None:
+        return None
+    loops = dict(zip(operation.dims[at], product.dims[-1], strict=True))
+    order = [name for name in product.dims[-1] if frozenset({name}) not in shapes]
+    texts = []
+    for dims in operation.dims:
+        mine = [loops.get(name, "") for name in dims]
+        straight = [name for name in mine if name in order] in ([], order)
+        texts.append(shapes.get(frozenset(mine), "") if straight else "")
+    return _fused(operation, at, scalars, texts[:-1]) if texts[-1] else None
+
+
+def _place(operation: _Operation, product: _Operation) -> int | None:
+    """Return which operand of an operation is a product, None where it is not one alone."""
+    inputs = operation.values[:-1]
+    if operation.summed or inputs.count(product.result) != 1 or len(operation.dims[-1]) != len(product.dims[-1]):
+        return None
+    at = inputs.index(product.result)
+    return at if set(operation.dims[at]) == set(operation.dims[-1]) else None
 
 
 def _rest(executable: str) -> str:
@@ -80,7 +228,11 @@ def _operation(found: re.Match[str]) -> _Operation | None:
     maps = MAP.findall(found["maps"])
     if len(shapes) != len(types) or len(maps) != len(types):
         return None
-    dims = tuple(tuple(name.strip() for name in made.split(",") if name.strip()) for _, made in maps)
+    terms = [[_TERM.fullmatch(name.strip()) for name in made.split(",") if name.strip()] for _, made in maps]
+    if not all(all(of) for of in terms):
+        return None
+    dims = tuple(tuple(one[1] for one in of if one) for of in terms)
+    scales = tuple(tuple(int(one[2] or 1) for one in of if one) for of in terms)
     loops = [name.strip() for name in maps[0][0].split(",")]
     iterators = [one.strip().strip('"') for one in found["iterators"].split(",")]
     if any(len(set(one)) != len(one) or len(one) != len(shape) or not set(one) <= set(loops)
@@ -89,7 +241,7 @@ def _operation(found: re.Match[str]) -> _Operation | None:
     summed = frozenset(name for name, kind in zip(loops, iterators, strict=True) if kind == "reduction")
     values = (*(one.strip() for one in found["ins"].split(",")), found["out"])
     body = tuple(line.strip() for line in found["body"].splitlines())
-    return _Operation(found["result"], values, dims, tuple(shapes), summed, body)
+    return _Operation(found["result"], values, dims, scales, tuple(shapes), summed, body)
 
 
 def _tensors(product: _Operation, constant: Sequence[bool]) -> dict[str, tuple[int, ...]] | None:
@@ -132,16 +284,14 @@ def _is_product(body: Sequence[str]) -> bool:
 
 
 def _fused(
-    operation: _Operation, product: _Operation, scalars: Mapping[str, float], rank: int
+    operation: _Operation, at: int, scalars: Mapping[str, float], shapes: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """Return the steps of an operation on each element of a product, whose key has so many dimensions; None: others."""
+    """Return the steps of an operation on each element of its operand `at`; None: others. `shapes` are of operands."""
     names = re.findall(r"(%\w+): f32", operation.body[0])
-    inputs = operation.values[:-1]
-    if operation.summed or len(names) != len(operation.values) or inputs.count(product.result) != 1:
+    if len(names) != len(operation.values):
         return None
-    at = inputs.index(product.result)
-    operands = {name: _broadcast(operation, place, rank) for place, name in enumerate(names[:-1]) if place != at}
-    if operation.dims[at] != operation.dims[-1] or not all(operands.values()):
+    operands = {name: shape for place, (name, shape) in enumerate(zip(names, shapes, strict=False)) if place != at}
+    if not all(operands.values()):
         return None
     return _steps(operation.body[1:], names[at], {**operands, **{k: number(v) for k, v in scalars.items()}})
 
@@ -158,17 +308,19 @@ def _broadcast(operation: _Operation, place: int, rank: int) -> str:
 def _steps(body: Sequence[str], now: str, operands: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the steps from the value `now` to what is yielded; `operands` are the others, as a key has them."""
     steps: list[str] = []
-    for line, after in zip(body, (*body[1:], ""), strict=True):
+    lines = iter(body)
+    for line in lines:
         if line == f"linalg.yield {now} : f32":
             return tuple(steps)
-        compared = re.fullmatch(r"(%\w+) = arith\.cmpf ugt, (%\w+), (%\w+) : f32", line)
-        if compared and compared[2] == now and operands.get(compared[3]) == "0":
-            chosen = re.fullmatch(r"(%\w+) = arith\.select (%\w+), (%\w+), (%\w+) : f32", after)
-            if chosen is None or chosen.groups()[1:] != (compared[1], now, compared[3]):
+        if limit := _COMPARED.fullmatch(line):
+            chosen = _CHOSEN.fullmatch(next(lines, ""))
+            bound = operands.get(limit[4], "")
+            if limit[3] != now or chosen is None or chosen[2] != limit[1] or {chosen[3], chosen[4]} != {now, limit[4]}:
                 return None
-            steps, now = [*steps, "relu"], chosen[1]
-            continue
-        if steps and steps[-1] == "relu" and line.startswith(f"{now} = arith.select "):
+            if "x" in bound or not bound:
+                return None
+            steps = _limited(steps, bound, least=(limit[2] == "ugt") == (chosen[3] == now))
+            now = chosen[1]
             continue
         found = re.fullmatch(r"(%\w+) = arith\.(\w+) (%\w+), (%\w+) : f32", line)
         other = found and found[4 if found[3] == now else 3]
@@ -176,3 +328,13 @@ def _steps(body: Sequence[str], now: str, operands: Mapping[str, str]) -> tuple[
             return None
         steps, now = [*steps, f"{_STEPS[found[2]]}={operands[str(other)]}"], found[1]
     return None
+
+
+def _limited(steps: Sequence[str], bound: str, *, least: bool) -> list[str]:
+    """Return the steps with one more, a bound that is the least or else the most, as ONNX tells it."""
+    if least:
+        return [*steps, "relu" if float(bound) == 0 else f"maximum={bound}"]
+    name, _, low = steps[-1].partition("=") if steps else ("", "", "")
+    if name == "relu" or (name == "maximum" and float(low) <= float(bound)):
+        return [*steps[:-1], f"clip={low or 0},{bound}"]
+    return [*steps, f"minimum={bound}"]

@@ -3,12 +3,14 @@
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tunery._environments import check_environment, environment_python, site_packages
 from tunery._errors import DialectError, ModelError, TargetError
+from tunery._processor import ARM_BEGINNINGS
 
 NAME, VERSION = "iree", "3.13.0"
 REQUIREMENTS = (f"iree-base-compiler[onnx]=={VERSION}", f"iree-base-runtime=={VERSION}")
@@ -50,24 +52,36 @@ def compile_module(source: str | Path, flags: Sequence[str], output: Path | None
     return done.stdout
 
 
-def cpu_flags(mcpu: str) -> tuple[str, ...]:
+def cpu_flags(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what tells the compiler which processor to make code for."""
-    return ("--iree-hal-target-backends=llvm-cpu", f"--iree-llvmcpu-target-cpu={mcpu}")
+    flags = ["--iree-hal-target-backends=llvm-cpu"]
+    if "mtriple" in config:
+        flags.append(f"--iree-llvmcpu-target-triple={config['mtriple']}")
+    flags.append(f"--iree-llvmcpu-target-cpu={config['mcpu']}")
+    if config.get("mattr"):
+        flags.append(f"--iree-llvmcpu-target-cpu-features={','.join(config['mattr'])}")
+    return tuple(flags)
 
 
-@lru_cache(maxsize=8)
-def device_line(mcpu: str) -> str:
-    """Return how a module at the phase `flow` names the device, for a processor.
+def device_line(config: Mapping[str, Any]) -> str:
+    """Return how a module at the phase `flow` names the device, for a target's processor.
 
     Raises:
         TargetError: the compiler knows no such processor.
     """
-    if not _PROCESSOR.fullmatch(mcpu):
-        raise TargetError(f"{mcpu!r:.60} is no name of a processor; write native, or another name")
+    for word in (config["mcpu"], *config.get("mattr", ())):
+        if not _PROCESSOR.fullmatch(word.removeprefix("+")):
+            raise TargetError(f"{word!r:.60} is no name of a processor; write native, or another name")
+    return _device_line(cpu_flags(config))
+
+
+@lru_cache(maxsize=8)
+def _device_line(flags: tuple[str, ...]) -> str:
     try:
-        text = compile_module(_PROBE, [*cpu_flags(mcpu), "--compile-to=flow"])
+        text = compile_module(_PROBE, [*flags, "--compile-to=flow"])
     except DialectError as error:
-        raise TargetError(f"IREE has no processor {mcpu!r:.60}: {error}; write native, or another name") from error
+        said = next(one for one in flags if "target-cpu=" in one).partition("=")[2]
+        raise TargetError(f"IREE has no processor {said!r:.60}: {error}; write native, or another name") from error
     found = re.search(r"^ *util\.global private @__device_0 = .*$", text, re.MULTILINE)
     if found is None:
         raise TargetError(f"IREE {VERSION} does not tell what it makes code for; install its environment again")
@@ -76,8 +90,15 @@ def device_line(mcpu: str) -> str:
 
 def native_processor() -> str:
     """Return what IREE calls this machine's processor."""
-    found = re.search(r'\bcpu = "([^"]+)"', device_line("host"))
+    found = re.search(r'\bcpu = "([^"]+)"', device_line({"mcpu": "host"}))
     return found.group(1) if found else "host"
+
+
+def instructions(config: Mapping[str, Any]) -> set[str]:
+    """Return the instructions that code for an ARM processor may use, by LLVM's names."""
+    found = re.search(r'\bcpu_features = "([^"]*)"', device_line(config))
+    names = (name.removeprefix("+") for name in (found[1] if found else "").split(","))
+    return {name for name in names if name.startswith(ARM_BEGINNINGS)}
 
 
 def _reason(stderr: str) -> str:

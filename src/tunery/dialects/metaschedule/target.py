@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping
 
 from tunery._errors import TargetError
-from tunery.dialects.metaschedule import arm
+from tunery._processor import ARM_BEGINNINGS
+from tunery.dialects import _arm as arm
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.domain import DeviceDescription, Target
 
@@ -17,13 +18,12 @@ _OPTIONS = ("-enable-nontrivial-unswitch=true",)  # docs/decisions/005
 OWN = ("opt-level", "cl-opt", "vector-width")
 """What is added to a target for the user: how the compiler works, not what it generates code for."""
 # Features by which code differs; LLVM's lists also name tuning hints and system instructions, which kernels never use.
-_INSTRUCTIONS = ("sse", "avx", "amx", "fma", "f16c", "neon", "sve", "sme", "dotprod", "i8mm", "bf16", "fullfp16")
+_INSTRUCTIONS = ("sse", "avx", "amx", "fma", "f16c", *ARM_BEGINNINGS)
 # What TVM takes as it comes and its code generator reads as far less: numbers by what fits, lists by their length.
 _RANGES = {"num-cores": (1, 65_536), "opt-level": (0, 3), "vector-width": (64, 2048)}
 _LISTS = ("keys", "libs", "mattr", "cl-opt")
 _FIXED = ("host", "from_device", "target_device_type")
 _MOST_ENTRIES, _LONGEST_TEXT, _SHOWN = 64, 256, 120
-_ARM = "aarch64"
 _EXAMPLE = '\'{"kind": "llvm", "mcpu": "znver4"}\''
 
 
@@ -36,8 +36,8 @@ def resolve(dialect: str, spec: str, threads: int, device: DeviceDescription | N
         TargetError: it is not a CPU, unknown to LLVM, has a field out of its range, or needs instructions that this
             machine, or the device, lacks.
     """
-    if device is not None and device.facts.get("arch") != _ARM:
-        raise TargetError(f"no code is made here for {device.name}: only for {_ARM}, and for this machine's processor")
+    if device is not None:
+        arm.check_device(device)
     config = _config(spec) if device is None else _config_for(spec, device)
     shown = _shown(spec)
     if config.get("kind") != "llvm":
@@ -73,7 +73,7 @@ def _config(spec: str) -> dict[str, object]:
 
 def _config_for(spec: str, device: DeviceDescription) -> dict[str, object]:
     if spec == "native":
-        return arm.native(device.facts, instructions)
+        return {"kind": "llvm", **arm.native(device.facts, lambda config: instructions({"kind": "llvm", **config}))}
     config = _config(spec)
     return {**config, "mtriple": config.get("mtriple", arm.TRIPLE)}
 

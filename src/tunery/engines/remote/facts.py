@@ -57,7 +57,7 @@ def host_checks(*, measuring: bool = False) -> Iterator[Check]:
 def _runtime_checks(dialect: Dialect) -> Iterator[Check]:
     """Does what runs kernels load? In a process of its own, where a crash is only an answer."""
     modules = dialect.environment().measuring_preload
-    if modules is None:
+    if not modules:
         return
     command = [sys.executable, "-P", "-c", f"import {', '.join(modules)}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
