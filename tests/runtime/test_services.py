@@ -31,7 +31,8 @@ class Keeper(FakeDialect):
 @pytest.fixture
 def dialect(monkeypatch: pytest.MonkeyPatch) -> Keeper:
     keeper = Keeper()
-    monkeypatch.setattr("tunery.runtime.services.get_dialect", lambda _: keeper)
+    for module in ("proposer", "builder"):
+        monkeypatch.setattr(f"tunery.runtime.services.{module}.get_dialect", lambda _: keeper)
     return keeper
 
 

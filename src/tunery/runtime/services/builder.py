@@ -1,0 +1,173 @@
+"""What builds candidates, and checks them."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tunery._errors import BlobError, DialectError
+from tunery.blobs import Blobs
+from tunery.costmodels import load_cost_model
+from tunery.devices import open_device
+from tunery.dialects import (
+    Built,
+    Codegen,
+    NetworkCompiler,
+    Space,
+    get_dialect,
+    open_built,
+    store_built,
+)
+from tunery.domain import (
+    Artifact,
+    BlobDigest,
+    Candidate,
+    Task,
+    Verification,
+)
+from tunery.runtime.services.proposer import predict
+
+_ROOM = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The fastest candidate by prediction that computes what the reference computes; None and why not if there is none.
+
+    `transfer_state` is what the task teaches about like ones; `part` is what was compiled of the candidate.
+    """
+
+    candidate: Candidate | None
+    refused: str
+    transfer_state: str
+    part: Artifact | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Whether a candidate computes what the reference computes; if so, `part` is what was compiled of it."""
+
+    verdict: Verification
+    part: Artifact | None
+
+
+class Builder:
+    """Builds candidates; checks them on a device of the kind `device`."""
+
+    def __init__(self, dialect: str, blobs: Blobs, device: str = "cpu") -> None:
+        self._dialect = get_dialect(dialect)
+        self._codegen = Codegen.of(self._dialect)
+        self._blobs, self._device = blobs, device
+
+    def compiler(self) -> str:
+        """Return the name and version of the compiler that builds here."""
+        return self._dialect.compiler
+
+    def build(self, task: Task, candidate: Candidate) -> Artifact:
+        """Return the built candidate.
+
+        Raises:
+            BlobError: this host takes no more; that is no fault of the candidate, and every other one would fail.
+        """
+        with self._scratch() as directory:
+            return store_built(self._blobs, self._codegen.build(task, candidate, directory))
+
+    def identify(self, task: Task, body: str) -> Candidate:
+        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is.
+
+        Raises:
+            DialectError: it is none of this task.
+        """
+        return Space.of(self._dialect).identify(task, body)
+
+    def part(self, task: Task, candidate: Candidate) -> Artifact | None:
+        """Return what spares `Importer.compile` this candidate's code generation, if the dialect has such.
+
+        Raises:
+            DialectError: it does not build.
+        """
+        compiler = NetworkCompiler.of(self._dialect)
+        with self._scratch() as directory:
+            part = compiler.build_part(task, candidate, directory)
+            return None if part is None else store_built(self._blobs, part)
+
+    def read(self, cost_model: BlobDigest) -> None:
+        """Read the cost model in a blob, which `pick` will be given."""
+        load_cost_model(_text(self._blobs.get(cost_model)))
+
+    def pick(  # noqa: PLR0917 - arguments cross a process border by position
+        self, task: Task, n: int, keep: int, cost_model: BlobDigest, seed: int, transfer_states: Sequence[str]
+    ) -> Pick:
+        """Predict, then check the `keep` candidates that the cost model in a blob thinks fastest until one is right.
+
+        In one process the task is read once, and its programs are made once. What hangs or crashes takes all of it
+        with it: the caller falls back on a prediction by `ProposerHost`, and a `check` of each candidate.
+        """
+        space, model = Space.of(self._dialect), _text(self._blobs.get(cost_model))
+        prediction = predict(space, task, n, keep, model, seed, transfer_states)
+        space.forget(task)
+        refused = "its design space gave no candidate"
+        for candidate in prediction.candidates:
+            try:
+                checked = self.check(task, candidate)
+            except DialectError as error:  # the next one may build
+                refused = str(error)
+                continue
+            if checked.verdict.deliverable:
+                return Pick(candidate, "", prediction.transfer_state, checked.part)
+            refused = checked.verdict.detail
+        return Pick(None, refused, prediction.transfer_state)
+
+    def check(self, task: Task, candidate: Candidate) -> Checked:
+        """Build a candidate and compare it with the reference on independent inputs, untimed.
+
+        Raises:
+            DialectError: it, or the reference, does not build.
+        """
+        from tunery.measuring.references import Unmeasured
+
+        compiler = self._dialect if isinstance(self._dialect, NetworkCompiler) else None
+        with self._scratch() as directory:
+            reference = self._reference(task, directory)
+            part = None if compiler is None else compiler.build_part(task, candidate, directory)
+            built = self._codegen.build(task, candidate, directory)
+            verdict = Unmeasured(self._dialect, open_device(self._device)).verify(task, built, reference)
+            kept = store_built(self._blobs, part) if part is not None and verdict.deliverable else None
+        return Checked(verdict, kept)
+
+    def _reference(self, task: Task, directory: Path) -> Built:
+        """Return the task's reference, which is built once for all builders of this host."""
+        candidate = self._codegen.reference(task)
+        key = f"built reference {self._dialect.compiler} {task.key} {candidate.key}"
+        if (note := self._blobs.find(key)) is not None:
+            known = Artifact(**json.loads(self._blobs.get(note).read_text()))
+            if self._blobs.has(known.blob):
+                return open_built(self._blobs, known)
+        artifact = store_built(self._blobs, self._codegen.build(task, candidate, directory))
+        note = self._blobs.put(json.dumps(asdict(artifact)).encode(), temporary=True)
+        self._blobs.remember(key, note)
+        return open_built(self._blobs, artifact)
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Give a directory to build in; what fails for want of space is told as that."""
+        with self._blobs.scratch() as directory:
+            try:
+                yield directory
+            except BlobError:
+                raise
+            except Exception:
+                self._blobs.release(self._blobs.put(os.urandom(_ROOM), temporary=True))
+                raise
+
+    def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
+        """Return the task's reference and its baseline."""
+        return self._codegen.reference(task), self._codegen.baseline(task)
+
+
+@lru_cache(maxsize=1)
+def _text(path: Path) -> str:
+    return path.read_text()
