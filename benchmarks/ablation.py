@@ -51,11 +51,11 @@ TASKS = {
     "narrow": ("zoo:mobilenet_v2", (24, 2304, 75264, 301056)),
     "mean": ("zoo:efficientnet_b0", (144, 451584)),
 }
-_SPECIAL = ("narrow", "mean")  # one expression each is for these; the others are for what matters to all
+_SPECIAL = ("narrow", "mean")  # one variant each is for these; the others are for what matters to all
 GENERAL = tuple(name for name in TASKS if name not in _SPECIAL)
 CONVS = ("conv3x3", "conv1x1", "depthwise")
 WEIGHTS = (*CONVS, "dense")
-ALL_ON, EXPRESSIONS, STOCK_LAYOUT = "all on", "all expressions", "channels last and all expressions"
+ALL_ON, VARIANTS, STOCK_LAYOUT = "all on", "all expressions", "channels last and all expressions"
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ def _c_library() -> None:
 
 
 def _drop(kind: str) -> None:
-    expressions = import_module(f"{ROOM}.variants.variant")
-    known = {name: make for name, make in expressions._ALTERNATIVES.items() if not name.startswith(kind)}
-    expressions._ALTERNATIVES = known  # type: ignore[attr-defined]
+    variants = import_module(f"{ROOM}.variants.variant")
+    known = {name: make for name, make in variants._ALTERNATIVES.items() if not name.startswith(kind)}
+    variants._ALTERNATIVES = known  # type: ignore[attr-defined]
 
 
 def _without(kind: str, tasks: tuple[str, ...]) -> Arm:
-    """Return the arm without the expressions whose names begin so."""
+    """Return the arm without the variants whose names begin so."""
     return Arm(tasks, patch=partial(_drop, kind), touches=((f"{ROOM}.variants.variant", "_ALTERNATIVES"),))
 
 
@@ -130,7 +130,7 @@ ARMS = {
     "depthwise designs": _without("depthwise", ("depthwise",)),
     "sums over places": _without("place-sums", ("mean",)),
     "rows at once": _without("rows", ("softmax", "layer-norm")),
-    EXPRESSIONS: _without("", ()),  # this and the next for other benchmarks
+    VARIANTS: _without("", ()),  # this and the next for other benchmarks
     STOCK_LAYOUT: Arm(
         (),
         patch=_stock_layout,

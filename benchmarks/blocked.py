@@ -2,7 +2,7 @@
 
 In blocks, data are [blocks, height, width, vector] and weights [blocks out, blocks in, height, width, vector in, vector
 out], as vendors' libraries hold them; last, data are [height, width, channels]. Both sides have MetaSchedule's generic
-space with our channel tiles and free layouts of weights, no expression of our own, no winners and no model that ships,
+space with our channel tiles and free layouts of weights, no variant of our own, no winners and no model that ships,
 the same trials and seeds, in turns. What a network would pay for reordering its inputs and outputs is not counted.
 
     python benchmarks/blocked.py [--trials 64] [--seeds 3] [--convolutions 3x3-64,1x1-96] [--json FILE]
@@ -138,7 +138,7 @@ def child(name: str, layout: str, seed: int, trials: int, scratch: Path) -> Row:
     """
     work = Path(tempfile.mkdtemp(dir=scratch))
     command = [__file__, "--one", name, layout, str(seed), "--trials", str(trials), "--work", str(work)]
-    watch(command, work / "log", {ablation.SWITCHED_OFF: ablation.EXPRESSIONS, "TUNERY_CACHE": str(scratch / "cache")})
+    watch(command, work / "log", {ablation.SWITCHED_OFF: ablation.VARIANTS, "TUNERY_CACHE": str(scratch / "cache")})
     row: Row = json.loads((work / "row.json").read_text(encoding="utf-8"))
     if not row["best_s"]:
         raise WorkError(f"none of {row['measured']} trials gave a valid kernel")

@@ -33,7 +33,7 @@ from tunery.service.session import bench, compile_model, tune
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "shufflenet_v2_x1_0", "googlenet", "unet")
 LAST, GENERIC, FIRST = "channels last", "last, generic only", "channels first"
-LAYOUTS = {LAST: ablation.ALL_ON, GENERIC: ablation.EXPRESSIONS, FIRST: ablation.STOCK_LAYOUT}
+LAYOUTS = {LAST: ablation.ALL_ON, GENERIC: ablation.VARIANTS, FIRST: ablation.STOCK_LAYOUT}
 """The ablation's arms that make them."""
 _SECONDS = 5.0
 

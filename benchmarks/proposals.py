@@ -126,21 +126,21 @@ class Bench:
         Without `alternatives` the task has its generic program only.
         """
         from tunery.dialects.metaschedule.variants import program
-        from tunery.dialects.metaschedule.variants import variant as expressions
+        from tunery.dialects.metaschedule.variants import variant as variants
 
         def forget() -> None:
             self.dialect.forget(self.task)
-            program._expressions.cache_clear()
+            program._variants.cache_clear()
             program._space.cache_clear()
 
-        known = expressions._ALTERNATIVES
-        expressions._ALTERNATIVES = known if alternatives else {}
+        known = variants._ALTERNATIVES
+        variants._ALTERNATIVES = known if alternatives else {}
         forget()
         program.space_of(self.task)  # read before the clock runs
         try:
             yield
         finally:
-            expressions._ALTERNATIVES = known
+            variants._ALTERNATIVES = known
             forget()
 
 

@@ -19,15 +19,15 @@ def test_everything_that_an_arm_replaces_is_there() -> None:
 
 @pytest.mark.tvm
 @pytest.mark.parametrize(("arm", "left"), [("Winograd", {"padded", "depthwise"}), ("padded channels", {"winograd4"})])
-def test_an_expression_can_be_off(arm: str, left: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunery.dialects.metaschedule.variants import variant as expressions
+def test_a_variant_can_be_off(arm: str, left: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunery.dialects.metaschedule.variants import variant as variants
 
-    before = set(expressions._ALTERNATIVES)
-    monkeypatch.setattr(expressions, "_ALTERNATIVES", expressions._ALTERNATIVES)  # to have it back
+    before = set(variants._ALTERNATIVES)
+    monkeypatch.setattr(variants, "_ALTERNATIVES", variants._ALTERNATIVES)  # to have it back
     patch = ARMS[arm].patch
     assert patch
     patch()
-    after = set(expressions._ALTERNATIVES)
+    after = set(variants._ALTERNATIVES)
     assert left < after < before
     assert {name for name in before if name.startswith(arm.lower().split()[0])} == before - after
 

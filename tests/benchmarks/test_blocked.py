@@ -52,7 +52,7 @@ def test_layouts_take_turns_and_a_search_that_fails_costs_itself(
     ran: list[tuple[Any, ...]] = []
 
     def watch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        assert environment[ablation.SWITCHED_OFF] == ablation.EXPRESSIONS
+        assert environment[ablation.SWITCHED_OFF] == ablation.VARIANTS
         name, layout, seed = command[2], command[3], int(command[4])
         ran.append((name, layout, seed))
         if (name, layout, seed) == ("1x1-96", BLOCKED, 1):

@@ -29,7 +29,7 @@ def test_each_layout_is_made_in_a_child_of_its_own_and_rows_stay_where_a_network
     ) -> BenchReport:
         assert compiled.read_text() == ablation.ALL_ON
         assert {label: file.read_text() for label, file in others.items()} == {
-            layouts.GENERIC: ablation.EXPRESSIONS, layouts.FIRST: ablation.STOCK_LAYOUT,
+            layouts.GENERIC: ablation.VARIANTS, layouts.FIRST: ablation.STOCK_LAYOUT,
         }  # fmt: skip
         times = {"tunery": 1e-3, layouts.GENERIC: 1.6e-3, layouts.FIRST: 2e-3, against[0]: 1.5e-3}
         return BenchReport(request.model, 2, {name: Latency(s, s, s, 9) for name, s in times.items()}, 0.0)
@@ -39,6 +39,6 @@ def test_each_layout_is_made_in_a_child_of_its_own_and_rows_stay_where_a_network
     file = tmp_path / "rows.jsonl"
     assert layouts.run(["a", "odd"], "10s", file) == 1
     assert layouts.run(["a"], "10s", file) == 0
-    assert arms == [ablation.ALL_ON, ablation.EXPRESSIONS, ablation.STOCK_LAYOUT]
+    assert arms == [ablation.ALL_ON, ablation.VARIANTS, ablation.STOCK_LAYOUT]
     assert [json.loads(line)["network"] for line in file.read_text().splitlines()] == ["a"]
     assert "geometric mean 2.00, of the layout alone 1.25" in capsys.readouterr().out

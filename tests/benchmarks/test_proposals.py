@@ -105,16 +105,16 @@ def test_the_sides_take_turns_in_going_first_each_with_its_own_measurer(
 
 @pytest.mark.tvm
 def test_a_search_in_stocks_own_space_has_the_generic_program_only() -> None:
-    from tunery.dialects.metaschedule.variants import variant as expressions
+    from tunery.dialects.metaschedule.variants import variant as variants
 
-    dialect, known = get_dialect("metaschedule"), expressions._ALTERNATIVES
+    dialect, known = get_dialect("metaschedule"), variants._ALTERNATIVES
     bench = Bench.__new__(Bench)
     bench.dialect = dialect
     bench.task = dialect.calibration_tasks(dialect.resolve_target("native", 1))["compute"]
     with bench.anew(alternatives=False):
-        assert not expressions._ALTERNATIVES
+        assert not variants._ALTERNATIVES
     with bench.anew():
-        assert expressions._ALTERNATIVES is known
+        assert variants._ALTERNATIVES is known
 
 
 def row_of(task: str, seed: int, ours: float | None = 1e-3, theirs: float | None = 2e-3, cpu_s: float = 1.0) -> Any:

@@ -135,7 +135,7 @@ class TestMetaScheduleContract(DialectContract):
 
     def test_a_closed_search_leaves_no_features_behind(self, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
         dialect = MetaScheduleDialect()
-        monkeypatch.setattr("tunery.runtime.services.get_dialect", lambda _: dialect)
+        monkeypatch.setattr("tunery.runtime.services.proposer.get_dialect", lambda _: dialect)
         host = ProposerHost("metaschedule")
         host.open(task, (), None, 0)
         assert host.propose(task.key, 4, ()).candidates

@@ -14,7 +14,7 @@ from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search import proposer
 from tunery.dialects.metaschedule.variants.concatenations import NAME
-from tunery.dialects.metaschedule.variants.program import DesignSpace, expressions, space_of
+from tunery.dialects.metaschedule.variants.program import DesignSpace, space_of, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
 from tunery.domain import Network, Target, Task
 from tunery.measuring.inputs import make_inputs
@@ -117,7 +117,7 @@ def test_what_they_cannot_handle_stays_generic_and_says_why(
     target: Target,
     tmp_path: Path,
 ) -> None:
-    found = expressions(joint(dialect, joining_network(tmp_path, channels, **options), target))  # type: ignore[arg-type]
+    found = variants(joint(dialect, joining_network(tmp_path, channels, **options), target))  # type: ignore[arg-type]
     assert list(found.found) == [GENERIC]
     assert reason in found.left_out[NAME]
 
@@ -142,7 +142,7 @@ def test_what_is_chosen_within_a_choice_is_cut_there_too(dialect: Dialect, targe
     ]
     arrays["z"] = np.random.default_rng(2).standard_normal((3, 112, 1, 1))
     network = write_network(tmp_path, "nested", nodes, {"x": (1, 4, _SIDE, _SIDE)}, arrays)
-    tasks = [task for task in dialect.extract(network, target) if NAME in expressions(task).found]
+    tasks = [task for task in dialect.extract(network, target) if NAME in variants(task).found]
     assert tasks
     for task in tasks:
         candidates = dialect.open(task, [], None, 0).propose(8)
@@ -158,7 +158,7 @@ def test_what_is_chosen_within_a_choice_is_cut_there_too(dialect: Dialect, targe
             assert compare(expect(task.workload, reference.outputs()), kernel.outputs()).passed
 
 
-def test_an_expression_that_cannot_be_scheduled_costs_itself_only(
+def test_a_variant_that_cannot_be_scheduled_costs_itself_only(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = joint(dialect, joining_network(tmp_path, (16, 16)), target)

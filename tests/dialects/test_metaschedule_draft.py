@@ -27,12 +27,12 @@ from tunery.dialects.metaschedule.search.genomes import (
 from tunery.dialects.metaschedule.search.surrogate import Encoder
 from tunery.dialects.metaschedule.variants.program import (
     DesignSpace,
-    expressions,
     post_process,
     program_key,
     replay,
     space_of,
     trace_body,
+    variants,
 )
 from tunery.dialects.metaschedule.variants.variant import read_body
 from tunery.domain import Outcome, Task
@@ -54,7 +54,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
 
 
 def spaces(tasks: list[Task]) -> list[tuple[Task, DesignSpace]]:
-    return [(task, space_of(task, name)) for task in tasks if task.tunable for name in expressions(task).found]
+    return [(task, space_of(task, name)) for task in tasks if task.tunable for name in variants(task).found]
 
 
 def fits(genome: Genome) -> bool:

@@ -1,4 +1,4 @@
-"""The first look at a task is at one expression; what follows knows all of them, and what the look has found."""
+"""The first look at a task is at one variant; what follows knows all of them, and what the look has found."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.first_look import FirstLook
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
-from tunery.dialects.metaschedule.variants.program import expressions
+from tunery.dialects.metaschedule.variants.program import variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
 from tunery.domain import Candidate, Outcome
 
@@ -101,8 +101,8 @@ def test_a_leading_search_that_cannot_learn_is_not_asked_at_all() -> None:
 
 def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
-    names = set(expressions(task).found)
-    assert len(names) > 1, "a task with one expression proves nothing"
+    names = set(variants(task).found)
+    assert len(names) > 1, "a task with one variant proves nothing"
     bodies = [c.body for c in dialect.open(task, (), None, 0).propose(24)]
     won = winners_of(task, [(body, 1e-3) for body in bodies if read_body(body)[0] == GENERIC][:4])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
@@ -128,7 +128,7 @@ def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
     observe = SurrogateProposer.observe
 
     def broken(self: SurrogateProposer, results: Sequence[Observation]) -> None:
-        if self._space.expression.name == leading:
+        if self._space.variant.name == leading:
             raise RuntimeError("no lesson")
         observe(self, results)
 

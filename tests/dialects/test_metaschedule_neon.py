@@ -11,8 +11,8 @@ from metaschedule_models import convolution_network
 
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule._tvm import open_target, tvm
-from tunery.dialects.metaschedule.variants.program import open_expression, parsed, replay, trace_body
-from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of
+from tunery.dialects.metaschedule.variants.program import open_variant, parsed, replay, trace_body
+from tunery.dialects.metaschedule.variants.variant import Variant, variants_of
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Task
 
@@ -49,14 +49,14 @@ def test_each_rule_makes_vectors_of_four(
 ) -> None:
     assert lanes_of(target) == 4
     workload = heavy(tmp_path, **options).workload
-    found = expressions_of(parsed(workload.key, workload.program), target).found
+    found = variants_of(parsed(workload.key, workload.program), target).found
     assert names <= found.keys()
     for name in names:
         assert any(_FUSED.search(code_of(found[name], seed, target)) for seed in range(1, _SEEDS)), name
 
 
-def code_of(expression: Variant, seed: int, target: object) -> str:
+def code_of(variant: Variant, seed: int, target: object) -> str:
     """Return the assembly of a random candidate."""
-    space = open_expression(expression, target, seed=seed)
+    space = open_variant(variant, target, seed=seed)
     candidate = replay(space, trace_body(space.designs[-1].trace, space))
     return str(tvm.compile(candidate.mod, target).mod.inspect_source("asm"))

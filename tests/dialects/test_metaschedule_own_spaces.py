@@ -12,7 +12,7 @@ from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.variants import depthwise, place_sums
-from tunery.dialects.metaschedule.variants.program import expressions, space_of
+from tunery.dialects.metaschedule.variants.program import space_of, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.dialects.metaschedule.variants.vectors import lengths
 from tunery.domain import Network, Target, Task
@@ -61,7 +61,7 @@ CASES = {
 
 
 def task_of(dialect: Dialect, network: Network, target: Target, name: str) -> Task:
-    [found] = [task for task in dialect.extract(network, target) if name in expressions(task).found]
+    [found] = [task for task in dialect.extract(network, target) if name in variants(task).found]
     return found
 
 
@@ -108,7 +108,7 @@ def test_an_ordinary_convolution_has_none_of_them_and_leaves_none_out(
     dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
     ordinary = max(dialect.extract(convolution_network(tmp_path), target), key=lambda task: task.workload.flop)
-    found = expressions(ordinary)
+    found = variants(ordinary)
     assert not {depthwise.NAME, place_sums.NAME} & {*found.found, *found.left_out}
 
 

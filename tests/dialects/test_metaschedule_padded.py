@@ -14,7 +14,7 @@ from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.codegen.splitting import split_prepack
 from tunery.dialects.metaschedule.loading.transforms import transformed
 from tunery.dialects.metaschedule.variants.padded import NAME, padded_channels
-from tunery.dialects.metaschedule.variants.program import expressions, scheduled_module
+from tunery.dialects.metaschedule.variants.program import scheduled_module, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Network, Target, Task
 from tunery.measuring.inputs import make_inputs
@@ -109,7 +109,7 @@ def test_only_what_is_constant_is_packed(
 def test_what_it_cannot_handle_stays_generic_and_says_why(
     options: dict[str, object], reason: str, dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
-    found = expressions(heavy(dialect, convolution_network(tmp_path, **options), target))  # type: ignore[arg-type]
+    found = variants(heavy(dialect, convolution_network(tmp_path, **options), target))  # type: ignore[arg-type]
     assert NAME not in found.found
     assert GENERIC in found.found
     assert re.search(reason, found.left_out[NAME])
@@ -118,7 +118,7 @@ def test_what_it_cannot_handle_stays_generic_and_says_why(
 def test_where_channels_fill_whole_vectors_nothing_is_padded_and_nothing_left_out(
     dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
-    found = expressions(heavy(dialect, convolution_network(tmp_path, channels=(32, 64)), target))
+    found = variants(heavy(dialect, convolution_network(tmp_path, channels=(32, 64)), target))
     assert NAME not in {*found.found, *found.left_out}
 
 

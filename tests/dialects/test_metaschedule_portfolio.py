@@ -1,4 +1,4 @@
-"""How proposals are split over expressions; no compiler runs."""
+"""How proposals are split over variants; no compiler runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tvm
 
 
 class Counting(Proposer):
-    """Proposes numbered candidates of one expression, at most `limit`."""
+    """Proposes numbered candidates of one variant, at most `limit`."""
 
     def __init__(self, name: str, limit: int = 1000) -> None:
         self.name, self.limit, self.count = name, limit, 0
@@ -80,7 +80,7 @@ def test_a_tie_is_searched_in_both() -> None:
     assert proposer.shares()["a"] > 0.4
 
 
-def test_an_exhausted_expression_leaves_its_share_to_the_others() -> None:
+def test_an_exhausted_variant_leaves_its_share_to_the_others() -> None:
     proposer = PortfolioProposer({"generic": Counting("generic", limit=1), "a": Counting("a")}, [])
     assert len(proposer.propose(10)) == 10
     both = PortfolioProposer({"generic": Counting("generic", limit=2), "a": Counting("a", limit=3)}, [])

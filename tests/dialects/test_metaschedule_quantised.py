@@ -14,7 +14,7 @@ from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.variants import dots
-from tunery.dialects.metaschedule.variants.program import expressions, space_of, tvm_target
+from tunery.dialects.metaschedule.variants.program import space_of, tvm_target, variants
 from tunery.domain import Candidate
 from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
@@ -155,7 +155,7 @@ def test_what_the_designs_of_dot_products_compute_is_exact(shape: tuple[int, ...
     else:
         made = net.node("MatMul", data, net.weights(shape[1], 40, scales=40, axis=1))
     network = prepare(str(net.save(tmp_path / "n.onnx", net.quantised(made, 0.3, 120))), {}, tmp_path)
-    [task] = [task for task in dialect.extract(network, target) if dots.NAME in expressions(task).found]
+    [task] = [task for task in dialect.extract(network, target) if dots.NAME in variants(task).found]
     chosen = SurrogateProposer(task, space_of(task, dots.NAME), [], None, 0).propose(6)
     assert chosen
     inputs = make_inputs(task.workload.input_specs, 0)

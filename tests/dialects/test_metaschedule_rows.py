@@ -13,7 +13,7 @@ from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.suggestions import leader, searches_of, winners_for
-from tunery.dialects.metaschedule.variants.program import expressions, space_of
+from tunery.dialects.metaschedule.variants.program import space_of, variants
 from tunery.dialects.metaschedule.variants.rows import NAME
 from tunery.dialects.metaschedule.variants.variant import GENERIC
 from tunery.domain import Network, Target, Task
@@ -87,7 +87,7 @@ def test_every_candidate_computes_the_same(
 ) -> None:
     make = {"softmax": softmax_network, "norm": norm_network}[kind]
     task = task_of(dialect, make(tmp_path, SHAPES[shape]), target, kind)
-    assert NAME in expressions(task).found, expressions(task).left_out
+    assert NAME in variants(task).found, variants(task).left_out
     computes_the_same(dialect, task, tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_other_programs_of_rows_compute_the_same(
     case: str, width: int, dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
     tasks = dialect.extract(network_of(case, tmp_path, (4, 6, width)), target)
-    found = [task for task in tasks if NAME in expressions(task).found]
+    found = [task for task in tasks if NAME in variants(task).found]
     assert found
     for task in found:
         computes_the_same(dialect, task, tmp_path)
@@ -146,4 +146,4 @@ def test_what_takes_no_rows_to_rows_has_none(dialect: Dialect, target: Target, t
     tasks = dialect.extract(network, target)
     others = [*tasks, task_of(dialect, softmax_network(tmp_path, (4, 16, 24), axis=1), target, "softmax")]
     assert len(others) >= 3
-    assert not [task.workload.name for task in others if NAME in expressions(task).found]
+    assert not [task.workload.name for task in others if NAME in variants(task).found]

@@ -11,7 +11,7 @@ from onnx import helper
 from tunery._errors import DialectError
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.importing import lowering
-from tunery.dialects.metaschedule.variants.program import expressions
+from tunery.dialects.metaschedule.variants.program import variants
 from tunery.domain import Network
 from tunery.measuring.inputs import make_inputs
 
@@ -100,7 +100,7 @@ def test_a_rule_for_networks_that_fails_costs_itself_only(
     monkeypatch.setattr(lowering, "_kept", {})
     network = upsampling_network(tmp_path, kernel_shape=(3, 3), strides=(2, 2))
     tasks = dialect.extract(network, dialect.resolve_target("native", 1))
-    assert all(expressions(task).left_out[rule] == "RuntimeError: it cannot be written" for task in tasks)
+    assert all(variants(task).left_out[rule] == "RuntimeError: it cannot be written" for task in tasks)
     convolutions = [task.workload.arguments[0].shape for task in tasks if task.workload.kind == "conv2d"]
     assert any(shape[1:3] == _SIDES for shape in convolutions), "still channels last"
     assert_same(dialect, network, tmp_path)

@@ -16,7 +16,7 @@ from test_metaschedule_rows import softmax_network
 from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.target import _vector_width
-from tunery.dialects.metaschedule.variants.program import expressions, scheduled_module, tvm_target
+from tunery.dialects.metaschedule.variants.program import scheduled_module, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import read_body
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.measuring.inputs import make_inputs
@@ -63,7 +63,7 @@ def test_programs_of_our_own_fill_shorter_vectors(
         "rows": lambda: softmax_network(tmp_path, (2, 5, 144)),
         "concatenation": lambda: joining_network(tmp_path, (16, 16, 16)),
     }.get(name, lambda: convolution_network(tmp_path, **options))()  # type: ignore[arg-type]
-    task = next(task for task in dialect.extract(network, target) if name in expressions(task).found)
+    task = next(task for task in dialect.extract(network, target) if name in variants(task).found)
     ours = next(one for one in dialect.open(task, [], None, 0).propose(16) if read_body(one.body)[0] == name)
     script = scheduled_module(task, ours).script()
     if name == "padded":  # 34 channels are computed as whole vectors, at 16 floats as 48

@@ -59,9 +59,9 @@ def at(*extents: int, structure: str = "s") -> TaskSignature:
     return TaskSignature(structure, extents)
 
 
-def won(extent: int, inner: int, *, expression: str = GENERIC, behind: float = 1.0, structure: str = "s") -> Winner:
+def won(extent: int, inner: int, *, variant: str = GENERIC, behind: float = 1.0, structure: str = "s") -> Winner:
     genome = Genome(0, ((extent // inner, inner),))
-    return Winner(at(extent), expression, at(extent, structure=structure), behind, (genome,))
+    return Winner(at(extent), variant, at(extent, structure=structure), behind, (genome,))
 
 
 def test_the_nearest_winners_come_first_and_are_fitted() -> None:
@@ -80,16 +80,16 @@ def test_what_lost_or_is_far_or_of_another_structure_is_no_start() -> None:
     assert len(known.near(at(64), _DESIGNS, 9)) == 2, "one that is twice as far, beside a near one"
 
 
-def test_the_leading_expression_is_what_near_tasks_say() -> None:
+def test_the_leading_variant_is_what_near_tasks_say() -> None:
     both = [
         each
         for extent, behind in ((64, 2.0), (128, 3.0), (4096, 0.2))
         for each in (
             won(extent, 8, behind=max(behind, 1.0)),
-            won(extent, 8, expression="other", behind=max(1 / behind, 1.0), structure="o"),
+            won(extent, 8, variant="other", behind=max(1 / behind, 1.0), structure="o"),
         )
     ]
-    known = Winners([*both, won(80, 8), won(90, 8, expression="rare", structure="r")])
+    known = Winners([*both, won(80, 8), won(90, 8, variant="rare", structure="r")])
     lead = known.lead(at(64), "other", GENERIC)
     assert lead is not None
     assert math.log(2) < lead < math.log(3)
@@ -101,7 +101,7 @@ def test_the_leading_expression_is_what_near_tasks_say() -> None:
 
 
 def test_winners_are_read_as_they_were_written() -> None:
-    winners = [won(96, 32), won(64, 8, expression="other", behind=1.25, structure="o")]
+    winners = [won(96, 32), won(64, 8, variant="other", behind=1.25, structure="o")]
     assert loads(dumps(winners, {"tasks": 2})) == winners
     later = json.loads(gzip.decompress(dumps(winners, {}))) | {"format": 99}
     with pytest.raises(ValueError, match="format 99"):
@@ -138,8 +138,8 @@ def genome_of(task: Task, body: str) -> Genome:
     return found
 
 
-def test_each_expression_keeps_its_fastest(tasks: list[Task], measured: list[tuple[str, float]]) -> None:
-    kept = {winner.expression: winner for winner in winners_of(tasks[0], [*measured, ("", 1e-9)])}
+def test_each_variant_keeps_its_fastest(tasks: list[Task], measured: list[tuple[str, float]]) -> None:
+    kept = {winner.variant: winner for winner in winners_of(tasks[0], [*measured, ("", 1e-9)])}
     assert kept.keys() == {read_body(body)[0] for body, _ in measured}
     for name, winner in kept.items():
         mine = [(body, latency) for body, latency in measured if read_body(body)[0] == name]
@@ -164,7 +164,7 @@ def test_a_delivery_chooses_among_winners(
     assert not found.transfer_state, "what is known already is no news to the tasks that follow"
 
 
-def test_an_expression_that_led_elsewhere_is_chosen(
+def test_a_variant_that_led_elsewhere_is_chosen(
     dialect: Dialect, tasks: list[Task], measured: list[tuple[str, float]], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     designs = SurrogateProposer(tasks[0], space_of(tasks[0]), (), None, 0).designs
@@ -173,7 +173,7 @@ def test_an_expression_that_led_elsewhere_is_chosen(
     behind, ahead = replace(generic, behind=2.0), Winner(home, "ahead", at(1), 1.0, ())
     task = replace(tasks[0])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners([behind, ahead]))
-    monkeypatch.setattr(foresight, "_EXPRESSIONS", (GENERIC, "ahead"))
+    monkeypatch.setattr(foresight, "_VARIANTS", (GENERIC, "ahead"))
     search = SurrogateProposer(task, space_of(task), (), None, 0)
     assert foresight.leader(task, search, Winners([behind, ahead])) == GENERIC, "it does not apply to this task"
     found = dialect.suggest(task, 8, model, 0).candidates

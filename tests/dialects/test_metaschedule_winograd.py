@@ -1,4 +1,4 @@
-"""Winograd as another expression of a convolution: found where it applies, right, and compiled into networks."""
+"""Winograd as another variant of a convolution: found where it applies, right, and compiled into networks."""
 
 import json
 from collections import Counter
@@ -19,8 +19,8 @@ from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
-from tunery.dialects.metaschedule.variants.program import expressions, program_key, space_of, tvm_target
-from tunery.dialects.metaschedule.variants.variant import expressions_of, read_body, read_left_out
+from tunery.dialects.metaschedule.variants.program import program_key, space_of, tvm_target, variants
+from tunery.dialects.metaschedule.variants.variant import read_body, read_left_out, variants_of
 from tunery.dialects.metaschedule.variants.winograd import TILES, name_of
 from tunery.domain import Network, Outcome, Target, Task
 from tunery.measuring.inputs import make_inputs
@@ -59,7 +59,7 @@ def test_what_it_cannot_handle_stays_generic_and_says_why(
     dialect: Dialect, target: Target, tmp_path: Path, options: dict[str, object], reason: str
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path, **options), target)
-    found = expressions(task)
+    found = variants(task)
     mine = {name_of(tile) for tile in TILES}
     assert not mine & found.found.keys()
     assert next(iter(found.found)) == "generic"
@@ -70,12 +70,12 @@ def test_what_it_cannot_handle_stays_generic_and_says_why(
 def test_of_convolutions_that_it_is_not_meant_for_nothing_is_said(
     dialect: Dialect, target: Target, tmp_path: Path, options: dict[str, object]
 ) -> None:
-    found = expressions(convolution(dialect, convolution_network(tmp_path, **options), target))
+    found = variants(convolution(dialect, convolution_network(tmp_path, **options), target))
     assert not {name_of(tile) for tile in TILES} & {*found.found, *found.left_out}
 
 
 @pytest.mark.parametrize("options", [{"batch": 2, "size": 9, "residual": True}, {"padding": 0, "activation": "silu"}])
-def test_every_expression_is_right_and_says_how_it_was_judged(
+def test_every_variant_is_right_and_says_how_it_was_judged(
     dialect: Dialect, target: Target, tmp_path: Path, options: dict[str, object]
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path, **options), target)
@@ -112,7 +112,7 @@ def test_a_network_is_compiled_with_transformed_weights(dialect: Dialect, target
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(np.abs(theirs).max()))
 
 
-def test_a_search_goes_on_in_every_expression(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+def test_a_search_goes_on_in_every_variant(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
     first = dialect.open(task, [], None, 0).propose(12)
     history = [Observation(c, Outcome.OK, 1e-3) for c in first]
@@ -122,7 +122,7 @@ def test_a_search_goes_on_in_every_expression(dialect: Dialect, target: Target, 
         assert {read_body(c.body)[0] for c in candidates} == set(ALL)
 
 
-def test_an_expression_that_breaks_costs_only_itself(
+def test_a_variant_that_breaks_costs_only_itself(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tunery.dialects.metaschedule._tvm import tvm
@@ -134,7 +134,7 @@ def test_an_expression_that_breaks_costs_only_itself(
         raise RuntimeError(f"no tile {tile}")
 
     monkeypatch.setattr(winograd, "rewrite", broken)
-    found = expressions_of(tvm.ir.load_json(task.workload.program), tvm_target(target))
+    found = variants_of(tvm.ir.load_json(task.workload.program), tvm_target(target))
     assert list(found.found) == ["generic"]
     assert found.left_out["winograd4"] == "RuntimeError: no tile 4"
 
@@ -146,7 +146,7 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     from tunery.dialects.metaschedule.importing import lowering
 
     network = convolution_network(tmp_path, size=11)
-    assert "channels-last" not in expressions(convolution(dialect, network, target)).left_out
+    assert "channels-last" not in variants(convolution(dialect, network, target)).left_out
 
     def broken(layouts: object) -> None:
         raise RuntimeError("  a frame\nthe rank is not known\n@I.ir_module")
@@ -161,20 +161,20 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     assert dialect.baseline(task).key == task.workload.key == program_key(space_of(task).module)
     program = tvm.ir.load_json(task.workload.program)["main"]
     earlier = tvm.IRModule({"main": program}).with_attr("tunery.left_out", "a frame is missing")
-    assert expressions_of(earlier, tvm_target(target)).left_out["channels-last"] == "a frame is missing"
+    assert variants_of(earlier, tvm_target(target)).left_out["channels-last"] == "a frame is missing"
     others = [task for task in tasks if task.workload.kind != "conv2d"]
-    assert all("channels-last" not in expressions(task).left_out for task in others)
+    assert all("channels-last" not in variants(task).left_out for task in others)
     chosen = next(c for c in dialect.open(task, [], None, 0).propose(2))
     compiled = dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / "out")
     assert compiled.coverage[task.workload.key] == chosen.key
 
 
-def break_search(monkeypatch: pytest.MonkeyPatch, expression: str) -> None:
-    """Let the genes of an expression's designs not be found."""
+def break_search(monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+    """Let the genes of a variant's designs not be found."""
     whole = Design._find_outline
 
     def broken(design: Design) -> tuple[Gene, ...]:
-        if design._space.expression.name == expression:
+        if design._space.variant.name == variant:
             raise RuntimeError("  a frame\nno genes")
         return whole(design)
 
@@ -205,7 +205,7 @@ def test_a_plain_search_has_the_generic_program_only_and_its_records_say_why(
     before = dialect.open(task, [], None, 0).propose(8)
     history = [Observation(candidate, Outcome.OK, 1e-3) for candidate in before]
     search = dialect.open(task, history[:4], None, 0, generic_only_reason="it died twice")
-    search.observe(history[4:])  # what was still on its way, of any expression
+    search.observe(history[4:])  # what was still on its way, of any variant
     found = search.propose(8)
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
     assert not {candidate.key for candidate in found} & {candidate.key for candidate in before}
@@ -230,7 +230,7 @@ def model() -> str:
 
 
 @pytest.mark.usefixtures("no_winners")
-def test_what_is_foreseen_without_an_expression_says_why(
+def test_what_is_foreseen_without_a_variant_says_why(
     dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = convolution_network(tmp_path)
@@ -250,7 +250,7 @@ def test_what_is_foreseen_without_an_expression_says_why(
 
 
 @pytest.mark.usefixtures("no_winners")
-def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
+def test_a_quarter_of_the_looks_goes_to_a_variant_that_seems_slower(
     dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
@@ -258,11 +258,11 @@ def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
     replay = SurrogateProposer._replay
 
     def watched(self: SurrogateProposer, genomes: list[Any]) -> list[str]:
-        looked[self._space.expression.name] += len(genomes)
+        looked[self._space.variant.name] += len(genomes)
         return replay(self, genomes)
 
     def prejudiced(self: SurrogateProposer) -> float:
-        return float(self._space.expression.name == "generic")
+        return float(self._space.variant.name == "generic")
 
     monkeypatch.setattr(SurrogateProposer, "_replay", watched)
     monkeypatch.setattr(SurrogateProposer, "best_score", prejudiced)
@@ -270,7 +270,7 @@ def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
     assert looked == {"generic": 30, "winograd4": 10}
 
 
-def test_where_another_expression_led_generic_winners_are_its_rivals(
+def test_where_another_variant_led_generic_winners_are_its_rivals(
     dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
@@ -287,7 +287,7 @@ def test_where_another_expression_led_generic_winners_are_its_rivals(
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_an_expression_that_fails_in_a_prediction_costs_itself_only(
+def test_a_variant_that_fails_in_a_prediction_costs_itself_only(
     leads: bool, dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
@@ -297,7 +297,7 @@ def test_an_expression_that_fails_in_a_prediction_costs_itself_only(
     replay = SurrogateProposer._replay
 
     def broken(self: SurrogateProposer, genomes: Sequence[Genome]) -> list[str]:
-        if self._space.expression.name == "winograd4":
+        if self._space.variant.name == "winograd4":
             raise RuntimeError("no replay")
         return replay(self, genomes)
 

@@ -3,9 +3,9 @@
 lowering     prepared ONNX file -> fused tensor programs in NHWC
 extraction   -> tasks
 program      programs and candidates as data
-expressions  several programs for one workload; winograd, winograd_space: one of them and its design space
+variants  several programs for one workload; winograd, winograd_space: one of them and its design space
 depthwise, place_sums, concatenations, rows, padded: others
-proposer     the search of one program; portfolio: one for each expression
+proposer     the search of one program; portfolio: one for each variant
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
 limits       what is not worth a build; code_size: how much it unrolls to
 features     per-store features; cost_model: how the search sees our model
@@ -120,10 +120,10 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
         from tunery.dialects.metaschedule.features.features import FeatureCache
         from tunery.dialects.metaschedule.search.first_look import open_search
         from tunery.dialects.metaschedule.search.proposer import SingleProposer
-        from tunery.dialects.metaschedule.variants.program import expressions, space_of
+        from tunery.dialects.metaschedule.variants.program import space_of, variants
 
         if not space_of(task).tunable:
-            return SingleProposer(task, expressions(task).found, history, generic_only_reason=generic_only_reason)
+            return SingleProposer(task, variants(task).found, history, generic_only_reason=generic_only_reason)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
         return open_search(

@@ -1,4 +1,4 @@
-"""Constants of a network, transformed for the expressions that its functions were given."""
+"""Constants of a network, transformed for the variants that its functions were given."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ Transforms = Mapping[int, str]
 
 
 def constant_everywhere(module: Any, name: str, transforms: Transforms) -> bool:
-    """Whether every call of a function passes constants where its expression wants transformed ones."""
+    """Whether every call of a function passes constants where its variant wants transformed ones."""
     call_tir = tvm.ir.Op.get("relax.call_tir")
     variable: list[int] = []
 

@@ -22,8 +22,8 @@ from tunery.dialects.metaschedule.loading.archive import LIBRARY, manifest_of, w
 from tunery.dialects.metaschedule.loading.weights import Weight
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.target import instructions
-from tunery.dialects.metaschedule.variants.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
-from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of, read_body, read_left_out
+from tunery.dialects.metaschedule.variants.program import UNSCHEDULED, check_key, open_variant, replay, tvm_target
+from tunery.dialects.metaschedule.variants.variant import Variant, read_body, read_left_out, variants_of
 from tunery.domain import Candidate, Network, Target
 
 _log = logging.getLogger(__name__)
@@ -108,14 +108,14 @@ def _schedule(
         if candidate is None or candidate.body == UNSCHEDULED or name.name_hint in parts:
             continue
         try:
-            expression = _expression(lowered, name.name_hint, target, candidate)
-            scheduled = replay(open_expression(expression, tvm_target(target)), candidate.body).mod
+            variant = _variant(lowered, name.name_hint, target, candidate)
+            scheduled = replay(open_variant(variant, tvm_target(target)), candidate.body).mod
             check_key(scheduled, candidate)
         except DialectError:
             coverage[key] = None  # a record that does not hold any more costs its operator only
             continue
-        if expression.transforms:
-            transforms[name.name_hint] = expression.transforms
+        if variant.transforms:
+            transforms[name.name_hint] = variant.transforms
         function = scheduled["main"]
         original = lowered.module[name]
         function = function.with_attr("tirx.is_scheduled", True)
@@ -127,13 +127,13 @@ def _schedule(
     return transform_arguments(lowered.module, transforms), coverage
 
 
-def _expression(lowered: Lowered, function: str, target: Target, candidate: Candidate) -> Variant:
+def _variant(lowered: Lowered, function: str, target: Target, candidate: Candidate) -> Variant:
     name, _ = read_body(candidate.body)
-    found = expressions_of(lowered.functions[function][0], tvm_target(target)).found
+    found = variants_of(lowered.functions[function][0], tvm_target(target)).found
     if name not in found:
-        raise DialectError(f"this workload has no expression {name}")
+        raise DialectError(f"this workload has no variant {name}")
     if not constant_everywhere(lowered.module, function, found[name].transforms):
-        raise DialectError(f"expression {name} needs constants that this network does not have")
+        raise DialectError(f"variant {name} needs constants that this network does not have")
     return found[name]
 
 

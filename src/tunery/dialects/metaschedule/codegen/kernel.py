@@ -23,7 +23,7 @@ from tunery.dialects.metaschedule.codegen.linking import link
 from tunery.dialects.metaschedule.codegen.nans import keep_nans
 from tunery.dialects.metaschedule.codegen.splitting import split_prepack
 from tunery.dialects.metaschedule.reasons import reason_of
-from tunery.dialects.metaschedule.variants.program import REORDERED, expressions, scheduled_module, tvm_target
+from tunery.dialects.metaschedule.variants.program import REORDERED, scheduled_module, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import read_body, read_left_out
 from tunery.domain import Candidate, Origin, Task
 
@@ -132,16 +132,16 @@ def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: 
         "outputs": task.workload.outputs,
         "packing": split.packing,
         "weights": split.weights,
-        **_expression(task, candidate),
+        **_variant(task, candidate),
     }
 
 
-def _expression(task: Task, candidate: Candidate) -> dict[str, Any]:
-    known = expressions(task)
+def _variant(task: Task, candidate: Candidate) -> dict[str, Any]:
+    known = variants(task)
     left_out = {**known.left_out, **read_left_out(candidate.body)}
-    expression = known.found[read_body(candidate.body)[0]]
+    variant = known.found[read_body(candidate.body)[0]]
     return {
-        "transforms": list(expression.transforms.items()),
-        "slack": expression.slack,
-        "traits": {"expression": expression.name, "left_out": left_out},
+        "transforms": list(variant.transforms.items()),
+        "slack": variant.slack,
+        "traits": {"expression": variant.name, "left_out": left_out},
     }

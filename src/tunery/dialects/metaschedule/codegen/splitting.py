@@ -74,7 +74,7 @@ def _packing(function: Any, inputs: Sequence[int]) -> tuple[tuple[int, list[Inde
 
 
 def _wrap(function: Any, task: Task) -> tuple[Any, list[Any]]:
-    # Not the workload's own inputs: an expression may take transformed ones.
+    # Not the workload's own inputs: a variant may take transformed ones.
     specs = (argument_specs(function) or [])[: len(task.workload.input_specs)]
     inputs = [relax.Var(f"a{i}", relax.TensorType(shape, dtype)) for i, (shape, dtype) in enumerate(specs)]
     results = [relax.TensorType(s.shape, s.dtype) for s in task.workload.output_specs]

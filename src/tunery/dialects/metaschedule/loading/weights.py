@@ -31,7 +31,7 @@ _PLAIN = tuple(np.dtype(code) for code in "?bhilqBHILQefd")
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """One argument of a kernel: the model's array, how an expression transforms it ("": not), and how it is packed.
+    """One argument of a kernel: the model's array, how a variant transforms it ("": not), and how it is packed.
 
     `packing` is the packed array's shape and its index expressions, None where the kernel reads it as it is.
     """

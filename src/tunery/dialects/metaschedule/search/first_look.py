@@ -1,6 +1,6 @@
-"""A task's search over its expressions; the first look is at the one that led in like tasks, and at no other.
+"""A task's search over its variants; the first look is at the one that led in like tasks, and at no other.
 
-Preparing a search costs as much as some ten candidates, and a 3x3 convolution has four expressions. A network is as
+Preparing a search costs as much as some ten candidates, and a 3x3 convolution has four variants. A network is as
 slow as the tasks that nobody has looked at yet, so what is not proposed at once is prepared with the next proposal.
 """
 
@@ -22,7 +22,7 @@ from tunery.dialects.metaschedule.search.suggestions import (
     winners_for,
     without,
 )
-from tunery.dialects.metaschedule.variants.program import expressions
+from tunery.dialects.metaschedule.variants.program import variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, ReducedProposer
 from tunery.domain import Candidate, Task
 
@@ -98,7 +98,7 @@ def open_search(
 ) -> Proposer:
     """Return the search of a tunable task; `warm_start` begins with what won for like tasks.
 
-    With a `generic_only_reason` it has the generic expression only, and its candidates say of the others that they
+    With a `generic_only_reason` it has the generic variant only, and its candidates say of the others that they
     were left out for it.
 
     Raises:
@@ -122,15 +122,15 @@ def open_search(
                 known.observe(part(told, name))
         for name in failed:
             del ready[name]
-        left_out = {**opened([name for name in expressions(task).found if name not in failed], told), **failed}
+        left_out = {**opened([name for name in variants(task).found if name not in failed], told), **failed}
         search = PortfolioProposer(ready, told, left_out) if len(ready) > 1 else next(iter(ready.values()))
         return ReducedProposer(search, left_out)
 
     if generic_only_reason is not None:
         searches, _ = searches_of(task, [GENERIC], history, cost_model, seed, features=features)
-        others = [name for name in expressions(task).found if name != GENERIC]
+        others = [name for name in variants(task).found if name != GENERIC]
         return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, generic_only_reason))
-    if not warm_start or len(expressions(task).found) == 1 or any(told.candidate.body for told in history):
+    if not warm_start or len(variants(task).found) == 1 or any(told.candidate.body for told in history):
         return whole(history)
     opened([GENERIC], history)
     leading = leader(task, ready[GENERIC], winners_for(task))

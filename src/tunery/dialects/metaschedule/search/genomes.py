@@ -164,7 +164,7 @@ class Design:
             [at, list(choice) if gene.kind == TILE else choice[0]]
             for at, gene, choice in zip(self._samples, self.genes, genome.choices, strict=True)
         ]
-        return write_body(self._space.expression.name, [self._written, decisions])
+        return write_body(self._space.variant.name, [self._written, decisions])
 
     def read(self, instructions: Sequence[Any], decisions: Sequence[Sequence[Any]]) -> Genome | None:
         """Return the genome of a body's trace, None if it is not of this design."""
@@ -177,7 +177,7 @@ class Design:
 
     def _find_outline(self) -> tuple[Gene, ...]:
         tried = [self._decisions(self._trace)]
-        if self._space.expression.design is not None:  # our own designs tile what earlier tiles left
+        if self._space.variant.design is not None:  # our own designs tile what earlier tiles left
             rng = random.Random(0)  # noqa: S311
             while len(tried) <= _PROBES or (len(tried) <= _MOST_PROBES and self._ambiguous(tried)):
                 guess = {

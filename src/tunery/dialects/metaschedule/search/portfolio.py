@@ -1,4 +1,4 @@
-"""A search over a workload's expressions: each has its own search, and what it found decides its share of proposals."""
+"""A search over a workload's variants: each has its own search, and what it found decides its share of proposals."""
 
 from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Candidate, Outcome
 
-# The weight of an expression is (fastest / its best) to a power that grows with its trials: after few, being slower
-# says more about the search than about the expression. In the end one that is 10 % slower gets half the share of the
+# The weight of a variant is (fastest / its best) to a power that grows with its trials: after few, being slower
+# says more about the search than about the variant. In the end one that is 10 % slower gets half the share of the
 # fastest, one that is 40 % slower the least, which it keeps, since it may still catch up.
 _TRIALS_PER_POWER = 6
 _HIGHEST_POWER = 8
@@ -21,7 +21,7 @@ _FAIR_TRIALS = 8
 
 
 class PortfolioProposer(Proposer):
-    """Splits proposals over the expressions' searches.
+    """Splits proposals over the variants' searches.
 
     All get the same until each has `_FAIR_TRIALS` results, or has no more to propose. A search that fails, unless it is
     the generic one, leaves; `left_out` is told why.
@@ -78,7 +78,7 @@ class PortfolioProposer(Proposer):
         return [one for search in self._searches.values() for one in search.refused()]
 
     def shares(self) -> dict[str, float]:
-        """Return each expression's share of the next proposals; they sum to 1."""
+        """Return each variant's share of the next proposals; they sum to 1."""
         weights = dict.fromkeys(self._searches, 1.0)
         tried = {name for name, heard in self._heard.items() if heard >= _FAIR_TRIALS}
         if self._best_s and tried | self._exhausted == self._heard.keys():
@@ -113,7 +113,7 @@ class PortfolioProposer(Proposer):
 
     def _note(self, results: Sequence[Observation]) -> None:
         for told in results:
-            name = _expression(told)
+            name = _variant(told)
             if name is None or name not in self._heard or told.outcome is Outcome.FILTERED:
                 continue  # what was filtered is told after a resumption only, so it must not count
             self._heard[name] += 1
@@ -139,13 +139,13 @@ class Ended(Proposer):
         pass
 
 
-def part(history: Sequence[Observation], expression: str) -> list[Observation]:
-    """Return what concerns one expression's search: its own candidates, and the unscheduled program."""
-    return [told for told in history if _expression(told) in (expression, None)]
+def part(history: Sequence[Observation], variant: str) -> list[Observation]:
+    """Return what concerns one variant's search: its own candidates, and the unscheduled program."""
+    return [told for told in history if _variant(told) in (variant, None)]
 
 
-def _expression(told: Observation) -> str | None:
-    """Return a candidate's expression, None for the unscheduled program (it belongs to none)."""
+def _variant(told: Observation) -> str | None:
+    """Return a candidate's variant, None for the unscheduled program (it belongs to none)."""
     if not told.candidate.body:
         return None
     try:

@@ -299,12 +299,12 @@ class SurrogateProposer(Proposer):
                 self._lessons[genome] = replace(transfer_state, failed=True)
 
     def _genome(self, body: str) -> Genome | None:
-        """Return the genome of a body; None for another expression, or what earlier versions could propose."""
+        """Return the genome of a body; None for another variant, or what earlier versions could propose."""
         try:
             name, trace = read_body(body)
         except DialectError:
             return None
-        if trace is None or name != self._space.expression.name:
+        if trace is None or name != self._space.variant.name:
             return None
         found = (genome for design in self._designs if (genome := design.read(*trace)))
         return next(found, None)
@@ -342,9 +342,9 @@ def _blended(raced: Floats, noise: Floats, scored: Floats) -> tuple[Floats, Floa
 
 
 class SingleProposer(Proposer):
-    """For a task without a decision: the schedules of its expressions, those of the last one first.
+    """For a task without a decision: the schedules of its variants, those of the last one first.
 
-    An expression that fails is left out, and the candidates say why, unless it is the generic one. A `plain` one has
+    A variant that fails is left out, and the candidates say why, unless it is the generic one. A `plain` one has
     that only.
 
     Raises:
@@ -354,14 +354,14 @@ class SingleProposer(Proposer):
     def __init__(
         self,
         task: Task,
-        expressions: Iterable[str],
+        variants: Iterable[str],
         history: Sequence[Observation],
         *,
         generic_only_reason: str | None = None,
     ) -> None:
         known = {told.candidate.key for told in history}
         found, left_out = dict[str, Candidate](), dict[str, str]()
-        for name in reversed(list(expressions)):
+        for name in reversed(list(variants)):
             if generic_only_reason is not None and name != GENERIC:
                 left_out[name] = generic_only_reason
                 continue

@@ -20,24 +20,24 @@ from tunery.dialects.metaschedule.search.portfolio import part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import TaskSignature, Winners, fitted, place_of, shipped
 from tunery.dialects.metaschedule.variants import depthwise, dots, padded, place_sums, rows, winograd
-from tunery.dialects.metaschedule.variants.program import expressions, space_of, tvm_target
+from tunery.dialects.metaschedule.variants.program import space_of, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Candidate, Task
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
-_EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
+_VARIANTS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
 # Was ahead in 59 of 60 tasks (docs/decisions/003), with nearly any tile, and no winners of it ship yet: leads where
 # winners do not know better.
 _TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME), 0.1
 _ROWS_PER_THREAD = 4
 _LEAST_FOR_ALTERNATIVES = 12
-# Replays of an expression before the best so far says which one gets the rest.
+# Replays of a variant before the best so far says which one gets the rest.
 _ALTERNATIVE, _ALTERNATIVE_SHARE = 4, 0.25
 _ROUND = 6
 _SEEDS, _KEPT = 4, 2
 _SPARED = 0.5  # of the replays, where there are seeds
-_BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in a row, is not prepared again
+_BEHIND, _GIVEN_UP = 0.8, 2  # a variant this far behind, this many times in a row, is not prepared again
 # With fewer flop for a byte of transformed weights a core waits for memory longer than it computes directly; what is no
 # larger than this may still lie in a cache from the run before.
 _LEAST_FLOP_PER_BYTE, _CACHED_BYTES = 10.0, 4 << 20
@@ -65,9 +65,9 @@ class Suggester:
     ) -> list[Candidate]:
         """Return what up to `n` replays of a tunable task found, the highest score first.
 
-        Winners of like tasks are candidates enough, `n` or not. Where they are of another expression than the generic
+        Winners of like tasks are candidates enough, `n` or not. Where they are of another variant than the generic
         one, what that would propose is kept as `fallbacks`: one, should the others fail, or several, if wanted. An
-        expression that fails is left out.
+        variant that fails is left out.
 
         Raises:
             Exception: of whatever kind, where the generic program cannot be searched.
@@ -100,7 +100,7 @@ class Suggester:
     def _led(
         self, task: Task, leading: str, search: SurrogateProposer, winners: Winners, count: int
     ) -> list[Candidate]:
-        """Return what the leading expression's winners are for this task, or a few of its own where it is trusted."""
+        """Return what the leading variant's winners are for this task, or a few of its own where it is trusted."""
         if won := _won(task, leading, search, winners, count):
             self.source_ids = _tried_out(search, won)
         elif trusted(task, leading):
@@ -110,7 +110,7 @@ class Suggester:
     def _searched(
         self, task: Task, n: int, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]
     ) -> list[Candidate]:
-        """Return what up to `n` replays found in searches of several expressions; `left_out` is told which fail."""
+        """Return what up to `n` replays found in searches of several variants; `left_out` is told which fail."""
         left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
         scores = dict[str, float]()
         for name, search in searches.items():
@@ -153,10 +153,10 @@ class Suggester:
             self._memories.setdefault(structure, []).append((TaskSignature(structure, tuple(extents)), genomes))
 
     def _worthwhile(self, task: Task, n: int) -> list[str]:
-        """Return the expressions that `n` replays are enough for, without those that keep losing."""
-        names = _EXPRESSIONS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
+        """Return the variants that `n` replays are enough for, without those that keep losing."""
+        names = _VARIANTS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
         open_ = [name for name in names if name == GENERIC or self._losses[name] < _GIVEN_UP]
-        return [name for name in open_ if name in expressions(task).found]
+        return [name for name in open_ if name in variants(task).found]
 
     def _seeds(self, task: Task, name: str, search: SurrogateProposer) -> list[Genome]:
         """Return the best of the tasks that are most like this one, fitted to it."""
@@ -169,7 +169,7 @@ class Suggester:
 
 @contextmanager
 def leaving(name: str, left_out: dict[str, str]) -> Generator[None]:
-    """Note the failure of an expression's search in `left_out`; of the generic one it is raised."""
+    """Note the failure of a variant's search in `left_out`; of the generic one it is raised."""
     try:
         yield
     except Exception as error:
@@ -191,38 +191,38 @@ def _spare(task: Task, search: SurrogateProposer, winners: Winners, count: int) 
 
 
 def leader(task: Task, generic: SurrogateProposer, winners: Winners) -> str:
-    """Return the expression that like tasks were computed by fastest, as far as it applies to this one."""
+    """Return the variant that like tasks were computed by fastest, as far as it applies to this one."""
     home = place_of(task.workload.kind, GENERIC, generic.outlines)
     leads = {
         name: _TRUSTED_LEAD if lead is None and trusted(task, name) else lead or 0.0
-        for name in (*_EXPRESSIONS, *_TRUSTED)
+        for name in (*_VARIANTS, *_TRUSTED)
         for lead in (winners.lead(home, name, GENERIC),)
-        if name != GENERIC and name in expressions(task).found and not starved(task, name)
+        if name != GENERIC and name in variants(task).found and not starved(task, name)
     }
     return max(leads, key=lambda name: leads[name]) if any(lead > 0 for lead in leads.values()) else GENERIC
 
 
-def trusted(task: Task, expression: str) -> bool:
-    """Return whether an expression leads where nothing is known of it; few rows leave threads of some without work."""
-    few = _ROWS_PER_THREAD * task.target.threads if expression == rows.NAME else 1
-    return expression in _TRUSTED and math.prod(task.workload.output_specs[0].shape[:-1]) >= few
+def trusted(task: Task, variant: str) -> bool:
+    """Return whether a variant leads where nothing is known of it; few rows leave threads of some without work."""
+    few = _ROWS_PER_THREAD * task.target.threads if variant == rows.NAME else 1
+    return variant in _TRUSTED and math.prod(task.workload.output_specs[0].shape[:-1]) >= few
 
 
-def starved(task: Task, expression: str) -> bool:
-    """Return whether an expression spends its time on reading weights that it has made larger.
+def starved(task: Task, variant: str) -> bool:
+    """Return whether a variant spends its time on reading weights that it has made larger.
 
     Like tasks do not say it: with images of half the size there is a quarter of the work, and as many weights.
     """
     tiles = {winograd.name_of(tile): tile for tile in winograd.TILES}
-    if expression not in tiles:
+    if variant not in tiles:
         return False
     kernel = next((4 * spec.size for spec in task.workload.input_specs if spec.shape[:2] == (3, 3)), 0)
-    weights = kernel * ((tiles[expression] + 2) / 3) ** 2
+    weights = kernel * ((tiles[variant] + 2) / 3) ** 2
     return weights > _CACHED_BYTES and task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
 
 
 def welcome_winners(task: Task, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]) -> None:
-    """Let searches of a task's expressions propose what won for like tasks before anything else.
+    """Let searches of a task's variants propose what won for like tasks before anything else.
 
     `left_out` is told of those that fail at it.
     """
@@ -246,8 +246,8 @@ def _tried_out(search: SurrogateProposer, won: Mapping[Genome, int]) -> dict[str
     return found
 
 
-def _won(task: Task, expression: str, search: SurrogateProposer, winners: Winners, count: int) -> dict[Genome, int]:
-    return winners.near(place_of(task.workload.kind, expression, search.outlines), search.designs, count)
+def _won(task: Task, variant: str, search: SurrogateProposer, winners: Winners, count: int) -> dict[Genome, int]:
+    return winners.near(place_of(task.workload.kind, variant, search.outlines), search.designs, count)
 
 
 def searches_of(
@@ -259,7 +259,7 @@ def searches_of(
     *,
     features: FeatureCache,
 ) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
-    """Return the searches of the named expressions, and why there is none of another than the generic one.
+    """Return the searches of the named variants, and why there is none of another than the generic one.
 
     Raises:
         Exception: of whatever kind, where the generic program cannot be searched.

@@ -15,14 +15,14 @@ from itertools import islice
 
 from tunery.dialects.metaschedule.search.breeding import extent_of
 from tunery.dialects.metaschedule.search.genomes import LOCATION, ROOT, TILE, Design, Gene, Genome, divisors
-from tunery.dialects.metaschedule.variants.program import expressions, space_of
+from tunery.dialects.metaschedule.variants.program import space_of, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Task, digest
 
 Designs = Sequence[Sequence[Gene]]
 
 _FORMAT = 1
-_KEPT = 4  # genomes of an expression
+_KEPT = 4  # genomes of a variant
 _CLOSE = 1.1  # times the fastest: what is slower was no winner
 _REACH = 6.0  # logarithms of extents, in all, beyond which a task is not like another
 _WHOLE = (4, 8, 16, 32, 64)
@@ -46,14 +46,14 @@ class TaskSignature:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest genomes of one expression of a task, at its place among that expression's.
+    """The fastest genomes of one variant of a task, at its place among that variant's.
 
     `home` is the task's place by its generic program; `behind` is the fastest's latency, in those of the fastest of all
-    expressions.
+    variants.
     """
 
     home: TaskSignature
-    expression: str
+    variant: str
     place: TaskSignature
     behind: float
     genomes: tuple[Genome, ...]
@@ -67,7 +67,7 @@ class Winners:
         self._homes: dict[TaskSignature, dict[str, float]] = {}
         for winner in winners:
             self._by_structure.setdefault(winner.place.structure, []).append(winner)
-            self._homes.setdefault(winner.home, {})[winner.expression] = winner.behind
+            self._homes.setdefault(winner.home, {})[winner.variant] = winner.behind
 
     def near(self, place: TaskSignature, designs: Designs, count: int) -> dict[Genome, int]:
         """Return up to `count` genomes that won near a place, the nearest first, fitted to these designs.
@@ -91,12 +91,12 @@ class Winners:
                 found.setdefault(fitted(genome, designs[genome.design]), number)
         return dict(islice(found.items(), count))
 
-    def lead(self, home: TaskSignature, expression: str, other: str) -> float | None:
-        """Return the expected logarithm of `other`'s latency over `expression`'s, None if no like task had both."""
+    def lead(self, home: TaskSignature, variant: str, other: str) -> float | None:
+        """Return the expected logarithm of `other`'s latency over `variant`'s, None if no like task had both."""
         both = [
-            (home.distance(place), behind[expression], behind[other])
+            (home.distance(place), behind[variant], behind[other])
             for place, behind in self._homes.items()
-            if expression in behind and other in behind and place.structure == home.structure
+            if variant in behind and other in behind and place.structure == home.structure
         ]
         votes = [
             (math.exp(-distance / _VOTERS_REACH), math.log(min(b, _MOST_BEHIND) / min(a, _MOST_BEHIND)))
@@ -106,15 +106,15 @@ class Winners:
         return sum(weight * vote for weight, vote in votes) / total if total else None
 
 
-def place_of(kind: str, expression: str, designs: Designs) -> TaskSignature:
-    """Return the place of a task's expression: the structure says whether a genome of another can be fitted."""
+def place_of(kind: str, variant: str, designs: Designs) -> TaskSignature:
+    """Return the place of a task's variant: the structure says whether a genome of another can be fitted."""
     shape = tuple(tuple((gene.kind, gene.levels, gene.source) for gene in genes) for genes in designs)
     extents = tuple(gene.extent for genes in designs for gene in genes if gene.kind == TILE)
-    return TaskSignature(digest(kind, expression, repr(shape)), extents)
+    return TaskSignature(digest(kind, variant, repr(shape)), extents)
 
 
 def winners_of(task: Task, measured: Iterable[tuple[str, float]]) -> list[Winner]:
-    """Return the winner of each expression of a tunable task, given the bodies and latencies of its candidates."""
+    """Return the winner of each variant of a tunable task, given the bodies and latencies of its candidates."""
     best: dict[str, list[tuple[float, Genome]]] = {}
     designs: dict[str, list[Design]] = {}
 
@@ -129,7 +129,7 @@ def winners_of(task: Task, measured: Iterable[tuple[str, float]]) -> list[Winner
 
     for body, latency_s in sorted(measured, key=lambda one: one[1]):
         name, trace = read_body(body) if body else (GENERIC, None)
-        mine = best.setdefault(name, []) if trace is not None and name in expressions(task).found else None
+        mine = best.setdefault(name, []) if trace is not None and name in variants(task).found else None
         if trace is None or mine is None or len(mine) == _KEPT or (mine and latency_s > _CLOSE * mine[0][0]):
             continue
         genome = next((found for design in designs_of(name) if (found := design.read(*trace))), None)

@@ -11,10 +11,10 @@ from tunery.dialects.metaschedule.constructs import check_body
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.variant import (
     GENERIC,
-    Expressions,
     Variant,
-    expressions_of,
+    Variants,
     read_body,
+    variants_of,
     write_body,
 )
 from tunery.domain import Candidate, Origin, Target, Task
@@ -52,7 +52,7 @@ class DesignSpace:
     module: Any
     target: Any
     context: Any
-    expression: Variant
+    variant: Variant
 
     @cached_property
     def designs(self) -> tuple[Any, ...]:
@@ -73,7 +73,7 @@ class DesignSpace:
         MetaSchedule's own rules sample how far to unroll a program that reduces, and nothing of one block without:
         the designs of these, which take a quarter of an import, need not be generated to tell.
         """
-        kinds = _loop_kinds(self.module) if self.expression.design is None else []
+        kinds = _loop_kinds(self.module) if self.variant.design is None else []
         if any(_REDUCED in each for each in kinds) and all(each <= {_SPATIAL, _REDUCED} for each in kinds):
             return True
         if kinds == [{_SPATIAL}]:
@@ -97,20 +97,20 @@ def open_space(module: Any, target: Any) -> DesignSpace:
     Raises:
         DialectError: MetaSchedule cannot handle the program.
     """
-    return open_expression(Variant(GENERIC, module), target)
+    return open_variant(Variant(GENERIC, module), target)
 
 
-def open_expression(expression: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
-    """Return the space of an expression.
+def open_variant(variant: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
+    """Return the space of a variant.
 
     Raises:
         DialectError: MetaSchedule cannot handle the program.
     """
     try:
         context = meta_schedule.TuneContext(
-            mod=expression.module,
+            mod=variant.module,
             target=target,
-            space_generator=_generator(expression),
+            space_generator=_generator(variant),
             search_strategy=strategy,
             num_threads=1,
             rand_state=seed,
@@ -119,17 +119,17 @@ def open_expression(expression: Variant, target: Any, *, strategy: Any = "replay
         )
     except Exception as error:
         raise _no_space(error) from error
-    return DesignSpace(expression.module, target, context, expression)
+    return DesignSpace(variant.module, target, context, variant)
 
 
 def _no_space(error: Exception) -> DialectError:
     return DialectError(f"MetaSchedule has no design space for this program: {reason_of(error)}")
 
 
-def _generator(expression: Variant) -> Any:
-    if expression.design is None:
+def _generator(variant: Variant) -> Any:
+    if variant.design is None:
         return "post-order-apply"
-    return meta_schedule.space_generator.ScheduleFn(expression.design, sch_rules=[])
+    return meta_schedule.space_generator.ScheduleFn(variant.design, sch_rules=[])
 
 
 def parsed(workload_key: str, program: str) -> Any:
@@ -160,30 +160,30 @@ def identify(task: Task, body: str) -> Candidate:
 
 
 @lru_cache(maxsize=256)
-def _expressions(workload_key: str, program: str, target_json: str) -> Expressions:
-    return expressions_of(parsed(workload_key, program), open_target(json.loads(target_json)))
+def _variants(workload_key: str, program: str, target_json: str) -> Variants:
+    return variants_of(parsed(workload_key, program), open_target(json.loads(target_json)))
 
 
 @lru_cache(maxsize=256)
 def _space(workload_key: str, program: str, target_json: str, name: str) -> DesignSpace:
-    expressions = _expressions(workload_key, program, target_json).found
-    if name not in expressions:
-        raise DialectError(f"this workload has no expression {name}")
-    return open_expression(expressions[name], open_target(json.loads(target_json)))
+    variants = _variants(workload_key, program, target_json).found
+    if name not in variants:
+        raise DialectError(f"this workload has no variant {name}")
+    return open_variant(variants[name], open_target(json.loads(target_json)))
 
 
-def expressions(task: Task) -> Expressions:
+def variants(task: Task) -> Variants:
     """Return what the task may be computed by; found once per process."""
-    return _expressions(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)))
+    return _variants(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)))
 
 
-def space_of(task: Task, expression: str = GENERIC) -> DesignSpace:
+def space_of(task: Task, variant: str = GENERIC) -> DesignSpace:
     """Return the parsed task; parsed once per process.
 
     Raises:
-        DialectError: the task has no such expression, or MetaSchedule cannot handle it.
+        DialectError: the task has no such variant, or MetaSchedule cannot handle it.
     """
-    return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)), expression)
+    return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)), variant)
 
 
 def space_for(task: Task, body: str) -> DesignSpace:
@@ -204,7 +204,7 @@ def trace_body(trace: Any, space: DesignSpace) -> str:
     workload = database.commit_workload(space.module)
     simple = trace.simplified(remove_postproc=True)
     record = meta_schedule.database.TuningRecord(simple, workload, [1.0], space.target, [])
-    return write_body(space.expression.name, record.as_json()[0])
+    return write_body(space.variant.name, record.as_json()[0])
 
 
 def replay(space: DesignSpace, body: str) -> Any:
@@ -220,8 +220,8 @@ def replay(space: DesignSpace, body: str) -> Any:
     if body == REORDERED:
         return reordered(space.module)
     name, trace = read_body(body)
-    if name != space.expression.name:
-        raise DialectError(f"the candidate is of expression {name}, not {space.expression.name}")
+    if name != space.variant.name:
+        raise DialectError(f"the candidate is of variant {name}, not {space.variant.name}")
     try:
         tvm.s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
         accepted = post_process(schedule, space)

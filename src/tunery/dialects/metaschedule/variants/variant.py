@@ -1,6 +1,6 @@
 """Several programs for one workload: the search may choose by measurement which of them computes it.
 
-The generic expression is the workload's own program. An alternative takes the same arguments, some of them (constants:
+The generic variant is the workload's own program. An alternative takes the same arguments, some of them (constants:
 weights) transformed beforehand; its candidates name it in their bodies.
 """
 
@@ -51,8 +51,8 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Expressions:
-    """A workload's expressions by name, the generic one first; `left_out` says why others do not apply.
+class Variants:
+    """A workload's variants by name, the generic one first; `left_out` says why others do not apply.
 
     It also says, as `channels-last`, why the workload is a convolution of another layout, and by name which rules for
     whole networks failed.
@@ -62,8 +62,8 @@ class Expressions:
     left_out: Mapping[str, str]
 
 
-def expressions_of(module: Any, target: Any) -> Expressions:
-    """Return every expression known for a one-function module.
+def variants_of(module: Any, target: Any) -> Variants:
+    """Return every variant known for a one-function module.
 
     What is meant for programs of its kind and cannot be written for it is left out, with the reason.
     """
@@ -74,15 +74,15 @@ def expressions_of(module: Any, target: Any) -> Expressions:
     found = {GENERIC: Variant(GENERIC, module)}
     for name, make in _ALTERNATIVES.items():
         try:
-            expression = make(module, target)
+            variant = make(module, target)
         except OtherKindError:
             continue
         except Exception as error:  # noqa: BLE001 - a rule that cannot handle a program must not cost the program
             left_out[name] = reason_of(error)
             continue
-        if expression is not None:
-            found[name] = expression
-    return Expressions(found, left_out)
+        if variant is not None:
+            found[name] = variant
+    return Variants(found, left_out)
 
 
 def _remarks(text: str) -> dict[str, str]:
@@ -137,14 +137,14 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
 }
 
 
-def write_body(expression: str, trace: Sequence[Any]) -> str:
-    """Return the body of a candidate: the trace, with its expression unless that is the generic one."""
-    data = trace if expression == GENERIC else {"expression": expression, "trace": trace}
+def write_body(variant: str, trace: Sequence[Any]) -> str:
+    """Return the body of a candidate: the trace, with its variant unless that is the generic one."""
+    data = trace if variant == GENERIC else {"expression": variant, "trace": trace}
     return json.dumps(data, separators=(",", ":"))
 
 
 def read_body(body: str) -> tuple[str, Any]:
-    """Return a body's expression and its trace as JSON data, None for programs that a body names by a word or nothing.
+    """Return a body's variant and its trace as JSON data, None for programs that a body names by a word or nothing.
 
     Raises:
         DialectError: it is not a body.
@@ -157,7 +157,7 @@ def read_body(body: str) -> tuple[str, Any]:
 
 
 def with_left_out(candidate: Candidate, left_out: Mapping[str, str]) -> Candidate:
-    """Return the candidate with a body that says which expressions its search did without, and why; itself if none."""
+    """Return the candidate with a body that says which variants its search did without, and why; itself if none."""
     if not left_out:
         return candidate
     name, trace = read_body(candidate.body)
@@ -171,7 +171,7 @@ def read_left_out(body: str) -> dict[str, str]:
 
 
 class ReducedProposer(Proposer):
-    """A search without some expressions that the workload has; its candidates say which, and why."""
+    """A search without some variants that the workload has; its candidates say which, and why."""
 
     def __init__(self, search: Proposer, left_out: Mapping[str, str]) -> None:
         self._search, self._left_out = search, left_out

@@ -36,7 +36,7 @@ class Rewritten:
 
 
 def name_of(tile: int) -> str:
-    """Return the expression's name: `winograd4` computes tiles of 4 x 4 outputs."""
+    """Return the variant's name: `winograd4` computes tiles of 4 x 4 outputs."""
     return f"winograd{tile}"
 
 
