@@ -152,8 +152,13 @@ def shipped(lanes: int) -> Winners:
 
 def dumps(winners: Iterable[Winner], card: Mapping[str, object]) -> bytes:
     """Return the content of a file of winners, with what its card says of them."""
-    whole = {"format": _FORMAT, **card, "winners": [asdict(winner) for winner in winners]}
+    whole = {"format": _FORMAT, **card, "winners": [_data(winner) for winner in winners]}
     return gzip.compress(json.dumps(whole, separators=(",", ":")).encode(), 9, mtime=0)
+
+
+def _data(winner: Winner) -> dict[str, object]:
+    data = asdict(winner)
+    return {"expression": data.pop("variant"), **data}  # as files of earlier versions call it
 
 
 def loads(data: bytes) -> list[Winner]:
