@@ -151,6 +151,19 @@ def test_what_a_stranger_calls_things_is_text(visit: Visit, ann: str) -> None:
     assert refused == "TypeError"
 
 
+@pytest.mark.parametrize("name", ["</td><script>document.title='owned'</script>", "safe\u202egnp.exe", "\u05d0\u200f1"])
+def test_a_name_stays_in_its_place(visit: Visit, site: Served, ann: str, name: str) -> None:
+    job = site.ended(ann, {**TUNED, "model": f"fake:{name}?tasks=1", "budget": "8trials"})
+    page = visit(ann)
+    link = page.locator(f"a[href='#/jobs/{job['id']}']").first
+    link.wait_for()
+    assert link.text_content() == name
+    link.click()
+    page.get_by_role("heading", level=1).filter(has_text=name[:4]).wait_for()
+    assert page.locator("body script").count() == 0
+    assert page.title() != "owned"
+
+
 @pytest.mark.parametrize(("look", "width"), [("light", 390), ("dark", 1280)])
 def test_pages_are_accessible_and_fit_the_screen(visit: Visit, site: Served, ann: str, look: str, width: int) -> None:
     with site.client(ann) as client:
