@@ -42,6 +42,10 @@ class Hosts(InlineEngine):
         return self.busy if host == FAR else None
 
     @override
+    def trouble(self, host: str = "") -> str:
+        return "" if self.there else "no route to it"
+
+    @override
     def watch(self, changed: Callable[[str], None]) -> None:
         self.heard.append(changed)
 
@@ -67,7 +71,7 @@ def test_a_host_that_others_use_is_given_fewer_builds_until_they_end() -> None:
         engine, room = Hosts(), dict[str, int]()
         hosts = FurtherHosts(
             engine, "ours", lambda *_: [f"far/{n}" for n in range(6)], room.__setitem__, lambda _, use: use.others,
-            named=set(),
+            named={},
         )  # fmt: skip
         hosts.follow()
         await settle()
@@ -86,6 +90,22 @@ def test_a_host_that_others_use_is_given_fewer_builds_until_they_end() -> None:
         assert hosts.taken(FAR) is None
 
     asyncio.run(main())
+
+
+def test_a_host_that_comes_and_goes_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        engine, room = Hosts(), dict[str, int]()
+        hosts = FurtherHosts(engine, "ours", lambda *_: [FAR], room.__setitem__, lambda _, use: use.others, named={})
+        hosts.follow()
+        facts = engine.there
+        for there in (facts, None) * 3:
+            engine.there = there
+            engine.tell(None)
+            await settle()
+            assert room == {FAR: int(there is not None)}
+
+    asyncio.run(main())
+    assert len([record for record in caplog.records if FAR in record.getMessage()]) == 1
 
 
 def test_what_another_pool_of_ours_does_on_a_host_is_not_foreign() -> None:
@@ -108,7 +128,7 @@ def test_what_is_built_for_this_processor_runs_only_on_hosts_that_have_its_instr
     async def run(there: HostFacts) -> bool:
         engine = Hosts()
         engine.there = there
-        found = FurtherHosts(engine, "ours", lambda *_: [FAR], lambda *_: None, lambda _, use: use.others, named=set())
+        found = FurtherHosts(engine, "ours", lambda *_: [FAR], lambda *_: None, lambda _, use: use.others, named={})
         found.follow()
         await settle()
         assert found.up == [FAR], "it builds"

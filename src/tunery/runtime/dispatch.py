@@ -77,7 +77,7 @@ class Dispatch:
         self.cores = usable_cores()
         self.granted = granted_cores()
         self.scheduler = Scheduler({CORE: self.granted}, strategy, keep_log=record)
-        self.named_hosts: set[str] = set()  # those that are away, which was said once for all runtimes
+        self.named_hosts: dict[str, float] = {}  # when it was said, for all runtimes, that a host is away
         self.waiting: dict[str, asyncio.Future[None]] = {}
         self._waiting_requests: dict[str, StageRequest] = {}
         self.pinned: dict[str, Pin] = {}

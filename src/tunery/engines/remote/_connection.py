@@ -153,9 +153,10 @@ class Connection:
             raise ProtocolError(f"facts that cannot be: {error.errors()[0]['msg']}") from None
         ours = _version()
         if facts is None or facts.version != ours:
+            build = "the same build of " if theirs[1] == ours else ""
             raise HostError(
                 f"its agent is tunery {theirs[1]} with protocol {theirs[0]}, this is {ours} with {PROTOCOL}: "
-                f"install tunery {ours} there"
+                f"install {build}tunery {ours} there"
             )
         return facts
 

@@ -30,6 +30,7 @@ _ADVICE = (
     ("No module named", "install tunery {version} there with all that it requires"),
     ("not found", "install tunery {version} there, or give its whole path in the connect command"),
     ("No such file", "install tunery {version} there, or give its whole path in the connect command"),
+    ("same build", "copy the installed package from here: its number alone does not tell the two apart"),
     ("install tunery", "the two versions must be the same"),
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from tunery._errors import UsageError
+from tunery._errors import HostError, UsageError
 from tunery._locks import open_lock, own_directory
 from tunery._settings import hosts_file
 from tunery.domain import HERE
@@ -59,15 +59,17 @@ def add_host(name: str, connect: str) -> AddedHost:
     """Add a host, or give the one of that name another command.
 
     Raises:
-        UsageError: it cannot be called so, or the file cannot be written.
-        HostError: the command cannot be read.
+        UsageError: it cannot be called so, the command cannot be read, or the file cannot be written.
     """
     ours = {HERE, platform.node()}  # by which spend and reports name this machine
     if not _NAME.fullmatch(name) or name in ours:
         known = " or ".join(map(repr, sorted(ours)))
         what = f"a host cannot be called {name!r}; take letters, digits, dots and dashes, and not {known}"
         raise UsageError(what)
-    agent_command(connect)
+    try:
+        agent_command(connect)
+    except HostError as error:
+        raise UsageError(str(error)) from error
     added = AddedHost(name, connect)
     with _alone():
         _write([*(host for host in added_hosts() if host.name != name), added])

@@ -15,6 +15,7 @@ from tunery.runtime.foreign_load import Foreign
 
 _READY_DEADLINE_S = 300.0
 _AWAY_S, _LOOK_S, _FULL_LOOK_S = 600.0, 0.5, 5.0  # how long measuring waits for its host, and how often it looks
+_QUIET_S = 600.0  # a host that is away again is not named again so soon
 _UNHEARD_S = 0.1  # between looks at hosts that have not answered: a short job names them as well
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,8 @@ class FurtherHosts:
     A host joins when it answers, runs machine code of our kind, and its builders have the compiler that `builder`,
     one here, has: `start` then starts them, once, and returns their ids. `resized` hears how many builds a host
     takes from now on: fewer while others are at work there (`others`, of a host and its use, says with how many cores),
-    0 when it has left. A host that is away is named in a warning, unless it is one of `named`.
+    0 when it has left. A host that is away is named in a warning, unless it is one of `named`: one
+    that comes and goes is named once in ten minutes.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class FurtherHosts:
         resized: Callable[[str, int], None],
         others: Callable[[str, HostUse], float],
         *,
-        named: set[str],
+        named: dict[str, float],
     ) -> None:
         self._engine, self._builder, self._start, self._resized, self._others = engine, builder, start, resized, others
         self._named = named
@@ -92,7 +94,7 @@ class FurtherHosts:
     def _name(self, host: str, why: str) -> None:
         """Say that a host is away, once, as soon as it is known why."""
         if why and host in self._engine.hosts and host not in self._named:
-            self._named.add(host)
+            self._named[host] = time.monotonic()
             _log.warning("no builds on host %s: %s; the work goes on without it. `tunery hosts check %s` says what is "
                          "missing, `tunery hosts remove %s` forgets it", host, why, host, host,
                          extra={"host": host})  # fmt: skip
@@ -129,7 +131,8 @@ class FurtherHosts:
             _log.warning("host %s does not build: it has %s, this has %s", host, theirs, ours, extra={"host": host})
         elif self._engine.facts(host) is not None:
             self.up.append(host)
-            self._named.discard(host)
+            if self._named.get(host, 0.0) + _QUIET_S < time.monotonic():
+                self._named.pop(host, None)
             self._foreign[host], self._room[host] = Foreign(len(facts.cores)), len(self._builders[host])
             self._resized(host, self._room[host])
 
