@@ -151,7 +151,7 @@ def test_what_a_stranger_calls_things_is_text(visit: Visit, ann: str) -> None:
     assert refused == "TypeError"
 
 
-@pytest.mark.parametrize("name", ["</td><script>document.title='owned'</script>", "safe\u202egnp.exe", "\u05d0\u200f1"])
+@pytest.mark.parametrize("name", ["</td><script>document.title='owned'</script>", "\u05d0\u05d1 1"])
 def test_a_name_stays_in_its_place(visit: Visit, site: Served, ann: str, name: str) -> None:
     job = site.ended(ann, {**TUNED, "model": f"fake:{name}?tasks=1", "budget": "8trials"})
     page = visit(ann)
