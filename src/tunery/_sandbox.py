@@ -21,7 +21,10 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIRECTORY
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many there are, by the version of the interface; later ones have 16
 _PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache")
-_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/sys", "/dev")
+_SYSTEM = (
+    *_PROGRAMS, "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys",
+    "/sys/devices/system", "/sys/fs/cgroup", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom",
+)  # fmt: skip
 _Path = str | os.PathLike[str]
 
 

@@ -457,7 +457,7 @@ def test_a_brief_kernel_that_makes_fewer_calls_than_it_should_is_caught(tmp_path
         assert all(kernel.time(200) > 0 for _ in range(8))
         return
     with pytest.raises(DialectError, match="single ones"):
-        all(kernel.time(200) for _ in range(100))  # where others take the processor, a sample is no forged one
+        all(kernel.time(200) for _ in range(5000))  # where others take the processor, a sample is no forged one
 
 
 @pytest.mark.parametrize(
@@ -488,12 +488,13 @@ def test_a_kernel_reaches_no_files_of_others_and_no_variables(tmp_path: Path) ->
 #include <stdlib.h>
 void square(const float *x, float *y) {{
     y[0] = !fopen("{secret}", "r"); y[1] = !fopen("{tmp_path}/new", "w"); y[2] = !getenv("TUNERY_CACHE");
-    y[3] = !!fopen("/dev/null", "r");
+    y[3] = !!fopen("/dev/null", "r"); y[4] = !fopen("/etc/passwd", "r");
+    y[5] = !fopen("/proc/{os.getpid()}/cmdline", "r"); y[6] = !fopen("/dev/mem", "r");
 }}"""
     _, kernel = loaded(written(tmp_path, source, FAULTY_FILE), tmp_path, lambda dialect, task: dialect.baseline(task))
     kernel.bind([np.ones(5000, np.float32)])
     kernel.call()
-    assert kernel.outputs()[0][:4].tolist() == [1, 1, 1, 1]
+    assert kernel.outputs()[0][:7].tolist() == [1] * 7
 
 
 @pytest.mark.parametrize(

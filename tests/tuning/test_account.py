@@ -17,8 +17,9 @@ from tunery.accounting.machine import MachineTime
 from tunery.accounting.power import Power
 from tunery.accounting.prices import load_prices
 from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, ModelledMeter
+from tunery.domain import Spend
 from tunery.store import AsyncStore, Charge, Store, open_store
-from tunery.tuning.account import Account, PricedCharge
+from tunery.tuning.account import Account, PricedCharge, charged
 
 
 @dataclass
@@ -192,3 +193,11 @@ def test_the_meter_sees_what_nobody_was_charged_for_and_sees_it_once(store: Stor
     asyncio.run(account.settle())
     assert account.joules() == pytest.approx(4.5 * MODELLED_W_PER_CORE), "charging it changes nothing"
     assert sum(charge.core_s for charge in store.ledger()) == pytest.approx(3.5)
+
+
+def test_what_was_charged_before_a_job_was_stored_counts() -> None:
+    rows = [Charge("job", "", "build", "", 1.0, 1.0, 0.0, money=0.25, currency="EUR"),
+            Charge("job", "", "idle", "", 0.0, 0.0, 0.0, money=0.5, currency="EUR")]  # fmt: skip
+    found = charged(Spend(), rows)
+    assert (found.money, found.currency) == (0.75, "EUR")
+    assert charged(Spend(currency="USD"), rows).money is None

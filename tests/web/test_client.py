@@ -101,6 +101,9 @@ def test_a_job_that_was_left_can_be_come_back_to_for_its_file(
 def test_what_is_no_url_and_no_job_is_refused_before_anything_is_asked(site: Served) -> None:
     with pytest.raises(tunery.UsageError, match="http://"):
         tunery.connect("127.0.0.1:7433", "token")
+    for wrong in ("http://[::1", "http://x:y:z"):
+        with pytest.raises(tunery.UsageError, match="URL"):
+            tunery.connect(wrong, "token")
     with tunery.connect(site.url, site.admin_token) as client:
         for wrong in ("ab67", "../accounts", ""):
             with pytest.raises(tunery.NothingFoundError, match="jobs list"):

@@ -39,7 +39,7 @@ from tunery.service.runtimes import Runtimes
 from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
 from tunery.store import AsyncStore, Charge, Store
-from tunery.tuning.account import Account, PricedCharge
+from tunery.tuning.account import Account, PricedCharge, charged
 from tunery.tuning.job import HEARTBEAT_S, TuningJob, leave
 
 _log = logging.getLogger(__name__)
@@ -563,10 +563,10 @@ class JobManager:
         Raises:
             UsageError: it is less than a job needs before its first measurement.
         """
-        status = await self.store.read(lambda store: store.job(job_id))
+        spent = await self.store.read(lambda store: charged(store.job(job_id).spend, store.ledger(job_id)))
         prices, cores = load_prices(entry.request.prices), max(self.dispatch.core_count(), os.cpu_count() or 1)
         rate = prices.of_machine(cores) + prices.of_energy(modelled_w(cores))
-        month = MonthShare(self.store, job_id, entry.claim.owner, rate, status.spend.money or 0.0)
+        month = MonthShare(self.store, job_id, entry.claim.owner, rate, spent.money or 0.0)
         await month.look()
         if not month.leaves(LEAST["seconds"]):
             raise month.refusal()

@@ -165,7 +165,8 @@ class Account:
 
 
 def charged(spend: Spend, rows: Sequence[Charge]) -> Spend:
-    """Return what a job has spent by what it was charged for: `rows` of the ledger."""
+    """Return what a job has spent by what it was charged for: `rows` of the ledger, in the money that it keeps."""
+    currency = spend.currency or next((row.currency for row in rows if row.currency), "")
     stage_s: dict[str, float] = {}
     for row in (row for row in rows if row.wall_s):
         stage_s[row.stage] = stage_s.get(row.stage, 0.0) + row.wall_s
@@ -176,7 +177,8 @@ def charged(spend: Spend, rows: Sequence[Charge]) -> Spend:
         stage_s=stage_s,
         joules=_sum(row.joules for row in rows),
         modelled=any(row.modelled for row in rows),
-        money=_sum(row.money for row in rows if row.currency == spend.currency),
+        money=_sum(row.money for row in rows if row.currency == currency),
+        currency=currency,
     )
 
 

@@ -75,7 +75,8 @@ async def enter(
     job_id = _id_of(caller.account.name, key) if key else ""
     if job_id and (there := await _known(service, job_id)):
         if _asked(there.request) != _asked(request_data(request, claim=claim)):
-            raise RefusedError(422, "idempotency", "this Idempotency-Key was sent with another job; choose another key")
+            another = f"this Idempotency-Key was sent with another job, {job_id}; choose another key"
+            raise RefusedError(422, "idempotency", another)
         return job_id, False
     await check_month(service, caller)
     return await service.manager.submit(request, claim, job_id=job_id), True
@@ -336,9 +337,9 @@ def _id_of(account: str, key: str) -> str:
 def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a client has asked for, of what is stored, at whichever coordinator.
 
-    Importing adds to it, and each file has its own place.
+    Importing adds to it, each file has its own place, and the weight is the account's of that day.
     """
-    added = ("network", "name", "target_key")
+    added = ("network", "name", "target_key", "queue_weight")
     kept = {key: value for key, value in request.items() if key not in added}
     kept["model"] = place_in(str(kept["model"]))
     if "options" in kept:

@@ -372,6 +372,10 @@ def urls_in(text: str) -> list[str]:
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r:.200} is no URL; write http:// or https:// before it")
+        try:
+            httpx.URL(url)
+        except (httpx.InvalidURL, ValueError):
+            raise UsageError(f"{url!r:.200} is no URL; write it as https://HOST:PORT") from None
     return urls
 
 
