@@ -97,16 +97,16 @@ async def race(
     baseline_s: float | None,
     degree: int = 1,
     deviation: float = 0.0,
-    first_deadline_s: float = FIRST_RACE_DEADLINE_S,
+    first_deadline_s: float | None = None,
 ) -> Measurement:
     """Race a candidate on a measurer that is held, against `incumbent_s`, and check it against the reference.
 
     `degree` says how many measurements share the device, `deviation` by which share that is expected to slow it.
-    Without `baseline_s` it may take `first_deadline_s`.
+    Without `baseline_s` it may take `first_deadline_s`, where that is given.
     """
     candidate, artifact = entrant
     # The reference is run first where its outputs are not cached: naive loops, up to seconds.
-    deadline_s = RACE_DEADLINE_S + 20 * baseline_s if baseline_s else first_deadline_s
+    deadline_s = RACE_DEADLINE_S + 20 * baseline_s if baseline_s else first_deadline_s or FIRST_RACE_DEADLINE_S
     try:
         measurement: Measurement = await context.runtime.call(
             worker, "race", task, artifact, candidate, incumbent_s, reference, degree, deviation, deadline_s=deadline_s
