@@ -121,11 +121,10 @@ def slow_network(machine: Machine) -> None:
 
 def disk_filled(machine: Machine) -> None:
     filler = machine.files / "filler"
-    with filler.open("wb") as file:
+    with filler.open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(1 << 20))
-                file.flush()
         except OSError:
             pass
     time.sleep(3.0)
