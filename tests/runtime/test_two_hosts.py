@@ -248,11 +248,16 @@ def test_a_host_without_room_is_waited_for_and_no_candidate_blamed(far: Path, tm
 def test_a_job_ends_where_its_host_has_no_room_for_long_and_keeps_what_was_measured(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(further, "_AWAY_S", 1.0)
     monkeypatch.setattr(further, "_FULL_LOOK_S", 0.1)
+
+    def impatient(progress: Progress) -> None:
+        if progress.trials >= 10:  # the agent may take its time to come
+            monkeypatch.setattr(further, "_AWAY_S", 1.0)
+        fill(progress)
+
     asked = replace(request_in(tmp_path, "fake:there?tasks=2&run_s=0.02", "40trials"), on=FAR)
     with without_room(far, 60.0) as fill, pytest.raises(GoneDeviceError, match=FAR):
-        tune(asked, fill)
+        tune(asked, impatient)
     measured = {record.measurement.outcome for record in records_in(tmp_path, Mode.RACE)}
     assert measured <= {Outcome.OK, Outcome.ABANDONED}
     assert len(raced(tmp_path)) >= 10

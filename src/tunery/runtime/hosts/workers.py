@@ -76,10 +76,15 @@ class WorkerPools:
         return _Pool(workers, list(workers), spec)
 
     def start_builders(self, host: str, facts: HostFacts) -> list[str]:
-        """Start builders on a further host, as many as it has room for, and return their ids."""
+        """Start builders on a further host, as many as it has room for, and return their ids.
+
+        They give way to all else that runs there, so to proposals where that is this machine as well.
+        """
         pool = self._pools[Role.BUILDER]
         assert pool.spec is not None
-        spec = replace(pool.spec, host=host, memory_bytes=worker_bytes(Role.BUILDER, facts.memory_bytes))
+        spec = replace(
+            pool.spec, host=host, nice=2 * _NICE, memory_bytes=worker_bytes(Role.BUILDER, facts.memory_bytes)
+        )
         workers = [self._engine.start(spec) for _ in range(_most(facts.granted, facts.memory_bytes))]
         self._elsewhere |= dict.fromkeys(workers, host)
         pool.workers += workers
