@@ -23,7 +23,7 @@ _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many there are, by the versio
 _PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache")
 _SYSTEM = (
     *_PROGRAMS, "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys",
-    "/sys/devices/system", "/sys/fs/cgroup", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom",
+    "/sys/devices/system", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom",
 )  # fmt: skip
 _Path = str | os.PathLike[str]
 
