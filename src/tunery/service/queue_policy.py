@@ -32,7 +32,7 @@ class QueuedJob:
 
     @property
     def owner(self) -> str:
-        """Whose share the job uses; a job without an owner is its own."""
+        """Who waits; a job without an owner waits for itself, though its share of the cores is the local user's."""
         return self.claim.owner or f"job {self.job_id}"
 
     @property
