@@ -109,6 +109,14 @@ def test_a_constant_output_is_wrong_even_within_tolerance(dtype: str) -> None:
     assert judge(np.ones((32, 32), dtype), np.ones((32, 32), dtype)).passed
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int32", "bool"])
+def test_one_value_without_dimensions_compares(dtype: str) -> None:
+    """It is what the largest of a whole tensor gives."""
+    one, other = (np.asarray(value, numpy_dtype(dtype)) for value in (1, 0))
+    assert judge(one, one).passed
+    assert not judge(one, other).passed
+
+
 def test_another_shape_dtype_or_number_of_outputs_is_wrong() -> None:
     reference = normal()
     assert not judge(reference, reference.reshape(16, 64)).passed

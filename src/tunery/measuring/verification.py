@@ -126,7 +126,7 @@ def _limits(reference: Array, length: float) -> tuple[npt.NDArray[np.float32], n
 
     None for the blocks of other floats, and of few elements.
     """
-    magnitude = np.abs(reference.astype(np.float64))
+    magnitude = np.asarray(np.abs(reference.astype(np.float64)))  # of a lone value NumPy returns no array
     magnitude[~np.isfinite(magnitude)] = 0.0
     probe = magnitude.ravel()[:: max(1, magnitude.size // _PROBE)]
     probe = probe[probe > 0]
