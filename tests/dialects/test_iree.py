@@ -1,6 +1,7 @@
 """IREE behind the contract, where its environment is installed: `make test-iree` installs it and runs these."""
 
 import os
+import resource
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import psutil
 import pytest
 from metaschedule_models import small_network
 
@@ -19,6 +21,8 @@ from tunery.devices import open_device
 from tunery.dialects import Array, Kernel, TaskSource, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.iree import IreeDialect
+from tunery.dialects.iree.kernel import Module
+from tunery.dialects.iree.tools import compile_module, cpu_flags, native_processor
 from tunery.domain import Budget, DeviceDescription, Network, Target
 from tunery.domain.request import FillPolicy, Request
 from tunery.measuring.inputs import make_inputs
@@ -268,3 +272,33 @@ def test_convolutions_of_both_compilers_have_one_key(tmp_path: Path) -> None:
         keys.append({one for one in operators if one.startswith("conv2d:")})
     assert keys[0] == keys[1]
     assert len(keys[0]) == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_module_keeps_its_memory_from_call_to_call_and_gives_it_back_at_its_end(threads: int, tmp_path: Path) -> None:
+    """What lies between the two products has 64 MiB, more than the C library keeps."""
+    product = "linalg.matmul ins(%{}, %{} : {}, {}) outs(%{} : {}) -> {}".format
+    small, wide, long, between = ("tensor<64x8xf32>", "tensor<8x262144xf32>", "tensor<262144x8xf32>",
+                                  "tensor<64x262144xf32>")  # fmt: skip
+    text = f"""
+    func.func @main(%x: {small}, %a: {wide}, %b: {long}) -> {small} {{
+      %zero = arith.constant 0.0 : f32
+      %e = tensor.empty() : {between}
+      %f = linalg.fill ins(%zero : f32) outs(%e : {between}) -> {between}
+      %p = {product("x", "a", small, wide, "f", between, between)}
+      %g = tensor.empty() : {small}
+      %h = linalg.fill ins(%zero : f32) outs(%g : {small}) -> {small}
+      %y = {product("p", "b", between, long, "h", small, small)}
+      return %y : {small}
+    }}"""
+    path = tmp_path / "products.vmfb"
+    compile_module(text, cpu_flags({"mcpu": native_processor()}), path)
+    module = Module(path.read_bytes(), "main", threads)
+    module.give([np.ones(shape, np.float32) for shape in ((64, 8), (8, 1 << 18), (1 << 18, 8))])
+    module.call(3)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    module.call(3)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1000  # one call's 64 MiB are 16,384 pages
+    held = psutil.Process().memory_info().rss
+    del module
+    assert held - psutil.Process().memory_info().rss > 60 << 20

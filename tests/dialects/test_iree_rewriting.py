@@ -41,10 +41,10 @@ def kinds(path: Path) -> set[str]:
     return {node.op_type for node in onnx.load(path).graph.node}
 
 
-def check(path: Path) -> Path:
+def check(path: Path, *, winograd: bool = True) -> Path:
     """Rewrite a model, and compare what it computes; return the other one."""
     other = path.with_name("other.onnx")
-    assert rewrite(path, other)
+    assert rewrite(path, other, winograd=winograd)
     onnx.checker.check_model(onnx.load(other), full_check=True)
     shape = [dim.dim_value for dim in onnx.load(path).graph.input[0].type.tensor_type.shape.dim]
     image = RNG.standard_normal(shape).astype("f4")
@@ -68,26 +68,38 @@ def test_any_convolution_of_images_is_the_same_without_windows(tmp_path: Path, d
     if bias:
         weights["b"] = weights["w"][:1]
     node = helper.make_node("Conv", ["x", *weights], ["y"], strides=steps, pads=pads, group=groups or channels)
-    other = check(saved(tmp_path / "model.onnx", [node], (batch, channels, height, width), weights))
-    assert "Conv" not in kinds(other)
+    model = saved(tmp_path / "model.onnx", [node], (batch, channels, height, width), weights)
+    check(model)
+    assert "Conv" not in kinds(check(model, winograd=False))
 
 
 @FEW
 @given(
-    st.tuples(*[st.integers(4, 11)] * 2), st.tuples(*[st.integers(0, 2)] * 4), st.sampled_from([(16, 19), (24, 16)]),
-    st.integers(1, 2), st.booleans(),
+    st.tuples(*[st.integers(7, 13)] * 2), st.tuples(*[st.integers(0, 2)] * 4), st.sampled_from([(32, 19), (35, 16)]),
+    st.sampled_from([(3, 3), (1, 7), (7, 1), (5, 5), (1, 3), (4, 2), (2, 6)]), st.integers(1, 2), st.booleans(),
 )  # fmt: skip
-def test_convolutions_of_3x3_take_fewer_products(
-    tmp_path: Path, image: tuple[int, int], pads: tuple[int, ...], sizes: tuple[int, int], batch: int, bias: bool
+def test_three_places_in_a_row_or_column_take_fewer_products(
+    tmp_path: Path,
+    image: tuple[int, int],
+    pads: tuple[int, ...],
+    sizes: tuple[int, int],
+    window: tuple[int, int],
+    batch: int,
+    bias: bool,
 ) -> None:
-    assume(math.prod(-(-(one + pads[i] + pads[i + 2] - 2) // 2) for i, one in enumerate(image)) * batch >= 8)
-    weights = {"w": (sizes[1], sizes[0], 3, 3), **({"b": (sizes[1],)} if bias else {})}
-    node = helper.make_node("Conv", ["x", *weights], ["y"], pads=pads)
-    other = check(saved(tmp_path / "model.onnx", [node], (batch, sizes[0], *image), weights))
-    shapes = [tuple(one.dims) for one in onnx.load(other).graph.initializer]
-    assert (16, *sizes) in shapes, "a product for each of 4x4 values"
-    assert rewrite(tmp_path / "model.onnx", other, winograd=False)
-    assert (9 * sizes[0], sizes[1]) in [tuple(one.dims) for one in onnx.load(other).graph.initializer]
+    """Along the longer side of a window; along the other one, windows may jump."""
+    long = 0 if window[0] > window[1] else 1
+    steps = (1, 1) if bias else (1, 2) if long == 0 else (2, 1)
+    out = [(had + pads[i] + pads[i + 2] - window[i]) // steps[i] + 1 for i, had in enumerate(image)]
+    results = min(4, 9 - window[long])
+    assume(batch * -(-out[long] // results) * out[1 - long] >= 8)
+    weights = {"w": (sizes[1], sizes[0], *window), **({"b": (sizes[1],)} if bias else {})}
+    node = helper.make_node("Conv", ["x", *weights], ["y"], pads=pads, strides=steps)
+    model = saved(tmp_path / "model.onnx", [node], (batch, sizes[0], *image), weights)
+    shapes = [tuple(one.dims) for one in onnx.load(check(model)).graph.initializer]
+    assert (window[long] + results - 1, window[1 - long] * sizes[0], sizes[1]) in shapes, "a product for each point"
+    shapes = [tuple(one.dims) for one in onnx.load(check(model, winograd=False)).graph.initializer]
+    assert (math.prod(window) * sizes[0], sizes[1]) in shapes
 
 
 @FEW
@@ -134,7 +146,7 @@ def test_what_is_between_convolutions_stays_channels_last(tmp_path: Path, versio
         "w1": (8, 8, 3, 3), "b1": (8,), "w2": (8, 1, 3, 3), "w3": (8, 8, 1, 1), "low": (), "scale": (8, 1, 1),
         "variance": (8,),
     }  # fmt: skip
-    other = check(saved(tmp_path / "model.onnx", nodes, (2, 8, 6, 5), weights, version))
+    other = check(saved(tmp_path / "model.onnx", nodes, (2, 8, 6, 5), weights, version), winograd=False)
     assert [node.op_type for node in onnx.load(other).graph.node].count("Transpose") == 2, "one to it, one behind it"
 
 

@@ -17,16 +17,19 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "im2col": TUNED,
     "im2col-data-tiling": (*TUNED, "--iree-opt-data-tiling"),
 }
+_ROOM = ("--iree-llvmcpu-fail-on-large-vector=false", "--iree-llvmcpu-stack-allocation-limit=131072")
+"""Without more than the 32 KiB of a stack that IREE allows itself, it refuses data tiling for many networks."""
 SEARCHED: Mapping[str, tuple[str, ...]] = {
-    "microkernels": (*FLAGS["im2col-data-tiling"], "--iree-llvmcpu-enable-ukernels=all"),
+    "larger-stack": (*FLAGS["im2col-data-tiling"], *_ROOM),
+    "microkernels": (*FLAGS["im2col-data-tiling"], *_ROOM, "--iree-llvmcpu-enable-ukernels=all"),
 }
-"""What is tried beside them: IREE's own code for single tiles. It gains on some networks and loses on others."""
+"""What is tried beside them. Microkernels (IREE's own code for single tiles) gain on some networks, lose on others."""
 REWRITTEN = (
-    *FLAGS["im2col-data-tiling"],
+    *FLAGS["channels-last"],
+    "--iree-opt-data-tiling",
+    *_ROOM,
     "--iree-opt-outer-dim-concat=false",  # slices side by side are not to be transposed first
-    # A product that ends in few rows and much behind it is refused otherwise, and its network with it.
-    "--iree-llvmcpu-fail-on-large-vector=false", "--iree-llvmcpu-stack-allocation-limit=131072",
-)  # fmt: skip
+)
 """What is told of a network that `rewriting` wrote."""
 REWRITINGS: Mapping[str, bool] = {"rewritten": True, "rewritten-direct": False}
 """How a network is rewritten, where that makes another one: with Winograd's algorithm or without."""

@@ -46,7 +46,9 @@ def _device(threads: int) -> Any:
         iree = runtime()
         iree.flags.parse_flags(f"--task_topology_group_count={threads}")
         # Alone, this thread runs each dispatch itself: nothing is handed over.
-        _devices[threads] = iree.get_driver("local-task" if threads > 1 else "local-sync").create_default_device()
+        driver = iree.get_driver("local-task" if threads > 1 else "local-sync")
+        # Blocks over 32 MB, which a call needs for a time, glibc takes from the system anew, which clears them.
+        _devices[threads] = driver.create_default_device(allocators=["caching"])
     return _devices[threads]
 
 
@@ -73,7 +75,7 @@ class Module:
         """What was given, as it is now."""
         # What lies in a device must go before the device does, at the end of the process as well.
         self._held: list[Any] = []
-        weakref.finalize(self, _let_go, self.arrays, self._held)
+        weakref.finalize(self, _end, self._device, self.arrays, self._held)
 
     def give(self, arrays: Sequence[Array]) -> None:
         """Copy arrays, in order, into buffers of their own; the last ones may be those that results go to.
@@ -193,6 +195,11 @@ def _mapped(view: Any, shape: Sequence[int], dtype: Any) -> Array:
     plain = np.dtype(f"u{dtype.itemsize}") if dtype.kind == "V" else dtype
     array: Array = view.map().asarray(list(shape), plain)
     return array.view(dtype)
+
+
+def _end(device: Any, *lists: list[Any]) -> None:
+    _let_go(*lists)
+    device.allocator.trim()  # what the calls have left
 
 
 def _let_go(*lists: list[Any]) -> None:

@@ -3,14 +3,14 @@
 IREE makes slow code of windows over an image. Here what a window sees becomes slices of the padded image, one for each
 place of the window: a depthwise convolution is the sum of their products with the weights, a pool their maximum, and
 any other convolution one product of matrices, of all slices side by side, for each group. Strides become a dimension,
-so that a slice takes what lies together. Convolutions of 3x3 without strides take Winograd's algorithm (Lavin and Gray,
-2016): 16 products for 2x2 results in place of 36. Its larger tiles have too many small dispatches. Whatever is between,
-element by element, stays channels last, too.
+so that a slice takes what lies together. Without strides, three to seven places of a row or column take Winograd's
+algorithm (1980) in one dimension: of 3x3, 18 products for four results in place of 36. In two dimensions it is not
+faster: it has more and smaller dispatches. Whatever is between, element by element, stays channels last, too.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,13 @@ _AXES_GIVEN = 18
 """The first version in which the axes of a mean are an input."""
 _LEAST_CHANNELS = 8
 """With fewer, slices lie channels first: those of the other form are many short pieces."""
+_KEPT_CHANNELS = 32
+"""With fewer, IREE's own code for windows of several rows copies less than products need."""
 _WINOGRAD_CHANNELS, _WINOGRAD_TILES = 16, 8
 """With fewer channels there is more to add than is saved, with fewer tiles more weights to read."""
-_INTO = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
-_WEIGHTS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-_BACK = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
-"""Winograd's transforms of four numbers of an image, of three weights, and of four products to two results."""
+_LEAST_TAPS, _MOST_TAPS = 3, 7
+_POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
+"""Of the polynomials by which Winograd's transforms are made: the first ones make the smallest factors."""
 _LARGEST = 10**9
 """Bytes of a model's file: twice as many are the most that one file of ONNX can hold."""
 _MOST_PLACES = 64
@@ -204,13 +205,19 @@ class _Rewriting:
             return self._depthwise(windows, weights, others[1:])
         if groups > 1:
             return self._grouped(windows, weights, others[1:], groups) if weights.shape[1] >= _LEAST_CHANNELS else None
+        return self._whole(windows, weights, others[1:], node)
+
+    def _whole(self, windows: "_Windows", weights: _Array, bias: Sequence[str], node: onnx.NodeProto) -> str:
+        """Return a convolution without groups."""
         if weights.shape[1] < _LEAST_CHANNELS:
-            return self._product(windows, self._rows(windows), weights, others[1:])
-        if windows.size == (3, 3) and windows.steps == (1, 1) and self._is_large(windows, weights):
-            return self._winograd(windows, weights, others[1:])
+            return self._product(windows, self._rows(windows), weights, bias)
+        if self._has_winograd and weights.shape[1] < _KEPT_CHANNELS and min(windows.size) > 1:
+            return self._kept(windows, node)
+        if self._has_winograd and (axis := self._axis(windows, weights)) is not None:
+            return self._winograd(windows, weights, bias, axis)
         places = self._places(windows, 0.0)
         side = self._add("Concat", places, axis=-1) if len(places) > 1 else places[0]
-        return self._product(windows, side, weights, others[1:])
+        return self._product(windows, side, weights, bias)
 
     def _pool(self, node: onnx.NodeProto) -> str | None:
         windows = self._windows(node)
@@ -303,39 +310,78 @@ class _Rewriting:
         side = self._add("Concat", found, axis=0) if len(found) > 1 else found[0]
         return self._add("Transpose", [side], perm=(1, 0))
 
+    def _kept(self, windows: "_Windows", node: onnx.NodeProto) -> str:
+        """Return a convolution as ONNX has it, between two transpositions that IREE takes away again."""
+        image = self._add("Transpose", [self._padded(windows, 0.0)], perm=_FIRST)
+        made = self._add("Conv", [image, *node.input[1:]], strides=windows.steps)
+        return self._add("Transpose", [made], perm=_LAST)
+
     # -- Winograd's algorithm -------------------------------------------------------------------------------------
 
-    def _is_large(self, windows: "_Windows", weights: _Array) -> bool:
-        tiles: int = self._shapes[windows.name][0] * math.prod(-(-n // 2) for n in windows.out)
-        return self._has_winograd and tiles >= _WINOGRAD_TILES and min(*weights.shape[:2]) >= _WINOGRAD_CHANNELS
+    def _axis(self, windows: "_Windows", weights: _Array) -> int | None:
+        """Return along which axis Winograd's algorithm is to go, None where there is none or it gains nothing."""
+        if min(weights.shape[:2]) < _WINOGRAD_CHANNELS:
+            return None
+        axis = 1 if windows.size[1] >= windows.size[0] else 0
+        if windows.steps[axis] > 1 or not _LEAST_TAPS <= windows.size[axis] <= _MOST_TAPS:
+            return None
+        tiles = -(-windows.out[axis] // _results(windows.size[axis])) * windows.out[1 - axis]
+        return axis if self._shapes[windows.name][0] * tiles >= _WINOGRAD_TILES else None
 
-    def _winograd(self, windows: "_Windows", weights: _Array, bias: Sequence[str]) -> str:
-        (batch, channels), kernels = self._shapes[windows.name][:2], weights.shape[0]
-        rows, columns = (-(-n // 2) for n in windows.out)
-        tiles = _Windows(windows.name, (4, 4), (2, 2), windows.pads, (rows, columns))
-        planes = self._add("Concat", self._transformed(self._places(tiles, 0.0), _INTO), axis=0)
-        matrices = np.einsum("ui,vj,kcij->uvck", _WEIGHTS, _WEIGHTS, weights.astype(np.float64))
-        matrix = self._constant(matrices.reshape(16, channels, kernels).astype(np.float32))
-        products = self._add("MatMul", [self._reshaped(planes, (16, batch * rows * columns, channels)), matrix])
-        parts = self._transformed([self._sliced(products, [at], [at + 1], (0,)) for at in range(16)], _BACK)
-        made = self._reshaped(self._add("Concat", parts, axis=0), (2, 2, batch, rows, columns, kernels))
-        made = self._add("Transpose", [made], perm=(2, 3, 0, 4, 1, 5))
-        made = self._reshaped(made, (batch, rows * 2, columns * 2, kernels))
+    def _winograd(self, windows: "_Windows", weights: _Array, bias: Sequence[str], axis: int) -> str:
+        """Return a convolution by Winograd's algorithm along one axis; what is seen along the other lies together."""
+        count, other = _results(windows.size[axis]), 1 - axis
+        into, factors, back = _transforms(count, windows.size[axis])
+        tiles, planes, kernels = -(-windows.out[axis] // count), len(into), weights.shape[0]
+        grid = replace(
+            windows,
+            size=_with(windows.size, axis, planes),
+            steps=_with(windows.steps, axis, count),
+            out=_with(windows.out, axis, tiles),
+        )
+        batch, channels = self._shapes[windows.name][:2]
+        shape = [batch, *grid.whole, channels]
+        lines = self._along(self._padded(grid, 0.0), shape, axis, grid)
+        image = self._add("Concat", [self._sum(lines, row) for row in into], axis=0)
+        shape[0], shape[1 + axis] = planes * batch, tiles
+        parts = self._along(image, shape, other, windows)
+        side = self._add("Concat", parts, axis=3) if len(parts) > 1 else parts[0]
+        taps = weights.astype(np.float64).transpose(2 + axis, 2 + other, 1, 0)
+        matrices = np.tensordot(factors, taps, 1).reshape(planes, -1, kernels).astype(np.float32)
+        side = self._reshaped(side, (planes, -1, matrices.shape[1]))
+        products = self._add("MatMul", [side, self._constant(matrices)])
+        several = [self._sliced(products, [at], [at + 1], (0,)) for at in range(planes)]
+        made = self._add("Concat", [self._sum(several, row) for row in back], axis=0)
+        order = [1, 2, 3, 4]
+        order.insert(2 + axis, 0)
+        made = self._reshaped(made, (count, batch, *grid.out, kernels))
+        made = self._add("Transpose", [made], perm=order)
+        made = self._reshaped(made, (batch, *_with(windows.out, axis, tiles * count), kernels))
         made = self._add("Add", [made, *bias]) if bias else made
-        return made if (rows * 2, columns * 2) == windows.out else self._sliced(made, [0, 0], windows.out)
+        return made if tiles * count == windows.out[axis] else self._sliced(made, [0, 0], windows.out)
 
-    def _transformed(self, terms: Sequence[str], matrix: _Array) -> list[str]:
-        """Return `matrix` times 4x4 values, in order of rows, times its transpose."""
-        half = [[self._sum(terms[column::4], factors) for column in range(4)] for factors in matrix]
-        return [self._sum(row, factors) for row in half for factors in matrix]
+    def _along(self, image: str, shape: Sequence[int], axis: int, windows: "_Windows") -> list[str]:
+        """Return what each place of windows sees along one axis, rows or columns, of an image of this shape."""
+        before, behind = shape[: 1 + axis], shape[2 + axis :]
+        step, out = windows.steps[axis], windows.out[axis]
+        image = self._reshaped(image, (*before, shape[1 + axis] // step, step, *behind))
+        found = []
+        for at in range(windows.size[axis]):
+            begins, ends = [at // step, at % step], [at // step + out, at % step + 1]
+            part = self._sliced(image, begins, ends, (1 + axis, 2 + axis))
+            found.append(self._reshaped(part, (*before, out, *behind)))
+        return found
 
     def _sum(self, terms: Sequence[str], factors: _Array) -> str:
-        """Return the sum of terms, each with a factor of 1, 0 or -1."""
-        used = sorted(zip(factors, terms, strict=True), key=lambda one: -one[0])
-        total = used[0][1]
-        for factor, term in used[1:]:
-            if factor:
-                total = self._add("Add" if factor > 0 else "Sub", [total, term])
+        """Return the sum of terms, each with a factor."""
+        used = sorted(zip(factors.tolist(), terms, strict=True), key=lambda one: -one[0])
+        total = ""
+        for factor, term in used:
+            if not factor:
+                continue
+            size = abs(factor) if total else factor
+            scaled = term if size == 1 else self._add("Mul", [term, self._constant(np.array(size, np.float32))])
+            total = self._add("Add" if factor > 0 else "Sub", [total, scaled]) if total else scaled
         return total
 
     def _places(self, windows: "_Windows", filled: float) -> list[str]:
@@ -371,3 +417,27 @@ class _Rewriting:
 
     def _reshaped(self, image: str, shape: Sequence[int]) -> str:
         return self._add("Reshape", [image, self._constant(np.array(shape))])
+
+
+def _with(sizes: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
+    """Return sizes of which that of an axis is another one."""
+    return tuple(size if at == axis else one for at, one in enumerate(sizes))
+
+
+def _results(taps: int) -> int:
+    """Return how many results Winograd's algorithm makes at once: more of them take points that round too much."""
+    return min(4, len(_POINTS) + 2 - taps)
+
+
+def _transforms(count: int, taps: int) -> tuple[_Array, _Array, _Array]:
+    """Return Winograd's transforms of an image, of weights, and of products to `count` results, for so many taps.
+
+    They are those of Toom and Cook's product of polynomials, transposed: points, and infinity.
+    """
+    points = np.array(_POINTS[: count + taps - 2])
+    rest = [np.delete(points, at) for at in range(len(points))]
+    into = [np.append(np.poly(one)[::-1], 0) for one in rest] + [np.poly(points)[::-1]]
+    last = np.eye(1, taps, taps - 1)[0], np.eye(1, count, count - 1)[0]
+    weights = [point ** np.arange(taps) / np.prod(point - one) for point, one in zip(points, rest, strict=True)]
+    back = [point ** np.arange(count) for point in points]
+    return np.array(into), np.array([*weights, last[0]]), np.array([*back, last[1]]).T
