@@ -293,7 +293,7 @@ def test_a_module_keeps_its_memory_from_call_to_call_and_gives_it_back_at_its_en
     }}"""
     path = tmp_path / "products.vmfb"
     compile_module(text, cpu_flags({"mcpu": native_processor()}), path)
-    module = Module(path.read_bytes(), "main", threads)
+    module = Module(path.read_bytes(), "main", 1)
     module.give([np.ones(shape, np.float32) for shape in ((64, 8), (8, 1 << 18), (1 << 18, 8))])
     module.call(3)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -45,10 +45,11 @@ def _device(threads: int) -> Any:
     if threads not in _devices:
         iree = runtime()
         iree.flags.parse_flags(f"--task_topology_group_count={threads}")
-        # Alone, this thread runs each dispatch itself: nothing is handed over.
-        driver = iree.get_driver("local-task" if threads > 1 else "local-sync")
-        # Blocks over 32 MB, which a call needs for a time, glibc takes from the system anew, which clears them.
-        _devices[threads] = driver.create_default_device(allocators=["caching"])
+        if threads > 1:
+            _devices[threads] = iree.get_driver("local-task").create_default_device()
+        else:  # this thread runs each dispatch itself: nothing is handed over
+            # Unlike the other, this device keeps no memory; glibc has blocks of over 32 MB cleared for each call.
+            _devices[threads] = iree.get_driver("local-sync").create_default_device(allocators=["caching"])
     return _devices[threads]
 
 
