@@ -212,9 +212,10 @@ def compare(path: Path, network: Network, values: Mapping[str, float], *, optimi
         else:
             feeds[spec.name] = rng.integers(0, 100, spec.shape).astype(spec.dtype)
     before, after = (_run(str(file), feeds, plain) for file, plain in ((path, True), (network.path, not optimised)))
+    wide = ((a.astype(np.float64), b) for a, b in zip(before, after, strict=True))  # in half precision 1e-9 is 0
     return max(
         float(np.abs(a - b).max() / max(1e-9, np.abs(a).max())) if a.size and np.isfinite(a).all() else float("nan")
-        for a, b in zip(before, after, strict=True)
+        for a, b in wide
     )
 
 

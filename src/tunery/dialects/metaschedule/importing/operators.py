@@ -12,7 +12,15 @@ from onnx.external_data_helper import uses_external_data
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.integers import quantised
 from tunery.dialects.metaschedule.importing.mapped import tensor_of
-from tunery.dialects.metaschedule.importing.rules import arrays, attention, elements, norms, products, resizing
+from tunery.dialects.metaschedule.importing.rules import (
+    arrays,
+    attention,
+    convolutions,
+    elements,
+    norms,
+    products,
+    resizing,
+)
 from tunery.dialects.metaschedule.importing.rules.common import Convert, emit
 from tunery.dialects.metaschedule.importing.rules.recurrent import recurrent
 from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
@@ -133,6 +141,7 @@ _RULES: dict[str, Convert] = {
 }
 
 _SPECIAL_RULES: dict[str, Convert] = {
+    "Conv": convolutions.as_one_row,
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
     "Equal": elements.equal,
