@@ -18,6 +18,7 @@ from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.clipping import restore_clips
 from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
+from tunery.dialects.metaschedule.importing.halves import has_halves, in_single
 from tunery.dialects.metaschedule.importing.integers.dequantised import in_numbers
 from tunery.dialects.metaschedule.importing.integers.quantised import in_integers
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
@@ -138,6 +139,7 @@ def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment
         # Of an operator that it does not take it prints the whole expression.
         with own_operators(segments), redirect_stdout(StringIO()):
             integers = dots.supported(tvm_target(target))
+            model = model if has_halves(tvm_target(target)) else in_single(model)
             model = in_numbers(model, products=integers)
             return from_onnx(in_integers(model) if integers else model)
     finally:

@@ -1,0 +1,84 @@
+"""Half precision computed in single, as ONNX Runtime does, where a processor has no arithmetic for it.
+
+There LLVM converts before and after each operation, and vectors are half empty: a MobileNet took 15 times as long.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.external_data_helper import uses_external_data
+
+from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.importing.segments import OPERATOR
+
+_HALF, _SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+_TYPES = frozenset({"to", "dtype", "softmax_precision"})
+"""Attributes that are an element type."""
+_FEATURES = ("avx512fp16", "fullfp16")
+
+
+def has_halves(target: object) -> bool:
+    """Return whether a target computes in half precision."""
+    return any(tvm.target.codegen.target_has_features(feature, target) for feature in _FEATURES)
+
+
+def in_single(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its half precision in single, but for inputs, outputs and what segments read and make."""
+    graph = model.graph
+    values = [*graph.input, *graph.value_info, *graph.output]
+    halves = {value.name for value in values if value.type.tensor_type.elem_type == _HALF}
+    halves |= {tensor.name for tensor in graph.initializer if tensor.data_type == _HALF}
+    if not halves or any(node.op_type == "BitCast" for node in graph.node):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    graph = changed.graph
+    given = [value.name for value in graph.input]
+    for tensor in graph.initializer:
+        if uses_external_data(tensor):
+            given.append(tensor.name)
+        elif tensor.data_type == _HALF:
+            _widen(tensor)
+    for value in graph.value_info:
+        if value.name in halves:
+            value.type.tensor_type.elem_type = _SINGLE
+    outputs = {value.name for value in graph.output} - set(given)
+    wide = {name: f"{name}/single" for name in halves if name in given or name in outputs}
+    nodes = [_cast(name, wide[name], _SINGLE) for name in given if name in wide]
+    for node in graph.node:
+        nodes += _of_segment(node, wide, halves) if node.op_type == OPERATOR else [_of_singles(node, wide)]
+    nodes += [_cast(wide[name], name, _HALF) for name in sorted(outputs & halves)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return changed
+
+
+def _widen(tensor: onnx.TensorProto) -> None:
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+
+
+def _cast(source: str, made: str, kind: int) -> onnx.NodeProto:
+    return helper.make_node("Cast", [source], [made], to=kind)
+
+
+def _of_singles(node: onnx.NodeProto, wide: Mapping[str, str]) -> onnx.NodeProto:
+    node.input[:] = [wide.get(name, name) for name in node.input]
+    node.output[:] = [wide.get(name, name) for name in node.output]
+    for attribute in node.attribute:
+        if attribute.name in _TYPES and attribute.i == _HALF:
+            attribute.i = _SINGLE
+        if attribute.t.data_type == _HALF:
+            _widen(attribute.t)
+    return node
+
+
+def _of_segment(node: onnx.NodeProto, wide: Mapping[str, str], halves: set[str]) -> list[onnx.NodeProto]:
+    """Return a segment's call between conversions."""
+    read, made = ({name: f"{name}/half" for name in ends if name in halves} for ends in (node.input, node.output))
+    before = [_cast(wide.get(name, name), half, _HALF) for name, half in read.items()]
+    after = [_cast(half, wide.get(name, name), _SINGLE) for name, half in made.items()]
+    node.input[:] = [read.get(name, name) for name in node.input]
+    node.output[:] = [made.get(name, name) for name in node.output]
+    return [*before, node, *after]

@@ -1,0 +1,91 @@
+"""Half precision is computed in single where the processor has no arithmetic for it."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tunery.dialects import Dialect
+from tunery.domain import Network
+from tunery.models import prepare
+
+pytestmark = pytest.mark.tvm
+_HALF, _SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
+
+
+def half_network(directory: Path, border: str = "") -> Network:
+    """Products in half precision around an operator, with a mask that the network makes itself."""
+    rng = np.random.default_rng(4)
+    arrays = {"w": rng.standard_normal((24, 32)) / 5, "v": rng.standard_normal((32, 8)) / 5}
+    between = {
+        "": helper.make_node("Sigmoid", ["a"], ["b"]),
+        "another type": helper.make_node("Cast", ["a"], ["b"], to=_HALF),
+        "a segment": helper.make_node("FusedConv", ["a4", "k"], ["b4"], domain="com.microsoft", activation="Clip",
+                                      activation_params=[-1.0, 1.0]),
+    }[border]  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["one"],
+                         value=numpy_helper.from_array(np.ones(1, np.float16), "value")),
+        helper.make_node("Add", ["m", "one"], ["a"]),
+        between,
+        helper.make_node("MatMul", ["b", "v"], ["y"]),
+        helper.make_node("Cast", ["y"], ["z"], to=_SINGLE),
+    ]  # fmt: skip
+    if border == "a segment":
+        nodes[3:4] = [
+            helper.make_node("Reshape", ["a", "image"], ["a4"]),
+            between,
+            helper.make_node("Reshape", ["b4", "rows"], ["b"]),
+        ]
+        arrays["k"] = rng.standard_normal((1, 1, 1, 1))
+    constants = [numpy_helper.from_array(array.astype(np.float16), name) for name, array in arrays.items()]
+    sizes = {"shape": [32], "image": [1, 1, 16, 32], "rows": [16, 32]}
+    constants += [numpy_helper.from_array(np.array(size), name) for name, size in sizes.items()]
+    graph = helper.make_graph(
+        nodes, "half", [helper.make_tensor_value_info("x", _HALF, [16, 24])],
+        [helper.make_tensor_value_info("y", _HALF, [16, 8]), helper.make_tensor_value_info("z", _SINGLE, [16, 8])],
+        constants,
+    )  # fmt: skip
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    path = directory / "half.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=9), path)
+    return prepare(str(path), {}, directory)
+
+
+@pytest.mark.parametrize("border", ["", "another type", "a segment"])
+def test_all_between_inputs_and_outputs_is_computed_in_single(border: str, dialect: Dialect, tmp_path: Path) -> None:
+    network = half_network(tmp_path, border)
+    target = dialect.resolve_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}', 1)
+    tasks = dialect.extract(network, target)
+    products = [task.workload for task in tasks if task.workload.kind == "matmul"]
+    assert products
+    assert {spec.dtype for one in products for spec in one.input_specs} <= {"float32"}
+    compiled = dialect.compile(network, target, {}, tmp_path / "compiled")
+    assert bool(compiled.elsewhere) == (border == "a segment")
+    x = np.random.default_rng(1).standard_normal((16, 24)).astype(np.float16)
+    found = dialect.load_network(tmp_path / "compiled")(x)
+    session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    for ours, theirs in zip(found, session.run(None, {"x": x}), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"mcpu": "sapphirerapids"}, True),
+        ({"mcpu": "znver5"}, False),
+        ({"mcpu": "x86-64"}, False),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}, True),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, False),
+    ],
+)
+def test_a_processor_with_arithmetic_for_it_is_known(spec: dict[str, str], expected: bool) -> None:
+    from tunery.dialects.metaschedule._tvm import tvm
+    from tunery.dialects.metaschedule.importing.halves import has_halves
+
+    assert has_halves(tvm.target.Target({"kind": "llvm", **spec})) == expected
