@@ -44,6 +44,7 @@ ELSEWHERE: list[Node] = [
     ("Pad", [PLANES, [np.array([0, 0, -1, 0, 0, 0, 2, 0])]], {"mode": "wrap"}, 1),
     ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),
     ("LpPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1, "p": 3}, 1),
+    ("AveragePool", [PLANES[:, :, :4]], {"kernel_shape": [3, 2], "strides": [3, 2], "dilations": [2, 1]}, 1),
     ("ReduceMean", [RNG.integers(-9, 9, (2, 3)).astype(np.int32), [np.array([-1])]], {"keepdims": 0}, 1),
 ]
 EDGES = np.resize(np.array([0.5, np.nan, -2, np.inf, 0, 7, -np.inf, -0.25], np.float32), 37)

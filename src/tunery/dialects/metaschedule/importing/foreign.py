@@ -146,7 +146,7 @@ def _conv_transpose(_: Graph, node: onnx.NodeProto) -> str:
     return "TVM pads it at other sides" if attribute(node, "auto_pad", "NOTSET") == "SAME_LOWER" else ""
 
 
-def _pools(_: Graph, node: onnx.NodeProto) -> str:
+def _pools(graph: Graph, node: onnx.NodeProto) -> str:
     if node.op_type not in {"MaxPool", "AveragePool", "LpPool"}:
         return ""
     if attribute(node, "auto_pad", "NOTSET") == "SAME_LOWER":
@@ -155,6 +155,11 @@ def _pools(_: Graph, node: onnx.NodeProto) -> str:
         return "its indices are asked for"
     if node.op_type == "LpPool" and attribute(node, "ceil_mode", 0):
         return "TVM rounds its sizes down"
+    sides, kernel = (graph.shape(node.input[0]) or ())[2:], attribute(node, "kernel_shape", [])
+    gaps, pads = attribute(node, "dilations", [1] * len(kernel)), attribute(node, "pads", [0] * 2 * len(kernel))
+    rooms = [side + before + after for side, before, after in zip(sides, pads, pads[len(sides) :], strict=False)]
+    if any((size - 1) * gap >= room > 0 for size, gap, room in zip(kernel, gaps, rooms, strict=False)):
+        return "its window is larger than what it slides over"
     return ""
 
 
