@@ -35,20 +35,20 @@ def in_single(model: onnx.ModelProto) -> onnx.ModelProto:
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     graph = changed.graph
-    given = [value.name for value in graph.input]
+    given, outputs = [value.name for value in graph.input], {value.name for value in graph.output}
     for tensor in graph.initializer:
-        if uses_external_data(tensor):
+        if uses_external_data(tensor) or tensor.name in outputs:
             given.append(tensor.name)
         elif tensor.data_type == _HALF:
             _widen(tensor)
     for value in graph.value_info:
         if value.name in halves:
             value.type.tensor_type.elem_type = _SINGLE
-    outputs = {value.name for value in graph.output} - set(given)
+    outputs -= set(given)
     wide = {name: f"{name}/single" for name in halves if name in given or name in outputs}
     nodes = [_cast(name, wide[name], _SINGLE) for name in given if name in wide]
     for node in graph.node:
-        nodes += _of_segment(node, wide, halves) if node.op_type == OPERATOR else [_of_singles(node, wide)]
+        nodes += _kept(node, wide, halves) if _stays(node) else [_of_singles(node, wide)]
     nodes += [_cast(wide[name], name, _HALF) for name in sorted(outputs & halves)]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -74,8 +74,14 @@ def _of_singles(node: onnx.NodeProto, wide: Mapping[str, str]) -> onnx.NodeProto
     return node
 
 
-def _of_segment(node: onnx.NodeProto, wide: Mapping[str, str], halves: set[str]) -> list[onnx.NodeProto]:
-    """Return a segment's call between conversions."""
+def _stays(node: onnx.NodeProto) -> bool:
+    """Return whether a node is of half precision: a segment's call, what rounds to it, and Sign, whose NaN is 0."""
+    rounds = node.op_type == "Cast" and any(one.name == "to" and one.i == _HALF for one in node.attribute)
+    return rounds or node.op_type in {OPERATOR, "Sign"}
+
+
+def _kept(node: onnx.NodeProto, wide: Mapping[str, str], halves: set[str]) -> list[onnx.NodeProto]:
+    """Return a node as it is, between conversions."""
     read, made = ({name: f"{name}/half" for name in ends if name in halves} for ends in (node.input, node.output))
     before = [_cast(wide.get(name, name), half, _HALF) for name, half in read.items()]
     after = [_cast(half, wide.get(name, name), _SINGLE) for name, half in made.items()]
