@@ -54,6 +54,8 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
     ("Det", 13, FAR[..., :3, :3] - 3e2, [], 1, {}),
     ("Det", 13, FAR[..., :4, :4] - 3e2, [], 1, {}),
     ("Pow", 15, TIES, [np.float32(3)], 1, {}),
+    ("Pow", 15, EDGES, [np.float32(3)], 1, {}),
+    ("Pow", 15, EDGES, [np.array([[4]], np.float32)], 1, {}),
     ("Pow", 15, TIES.astype(np.float32), [np.array([0, 1, 2, 3, -1])], 1, {}),
     ("Upsample", 9, FAR - 300, [np.array([1, 1, 2, 3], np.float32)], 1, {"mode": "nearest"}),
     ("Upsample", 9, FAR - 300, [np.array([1, 1, 2, 3], np.float32)], 1, {"mode": "linear"}),
