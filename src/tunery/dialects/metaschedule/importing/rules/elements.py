@@ -126,11 +126,8 @@ def power(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
     x, y = inputs
     kind = dtype_of(x)
     if "float" in kind and dtype_of(y) == kind:
-        times = _factors(y) if y.ty.ndim <= x.ty.ndim else 0
-        made = x
-        for _ in range(times - 1):
-            made = emit(builder, relax.op.multiply(made, x))
-        return made if times else None
+        factors = [x] * (_factors(y) if y.ty.ndim <= x.ty.ndim else 0)
+        return chain(relax.op.multiply)(builder, factors, {}) if factors else None
     wide = kind if "float" in kind else "float64"
     base, exponent = (emit(builder, relax.op.astype(one, wide)) for one in (x, y))
     return relax.op.astype(emit(builder, relax.op.power(base, exponent)), kind)
