@@ -12,6 +12,7 @@ import struct
 TYPE_CHECKING = False  # what `typing` has
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import ThreadPoolExecutor
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _NO_NEW_PRIVILEGES = 38
@@ -43,11 +44,16 @@ def call_kept_to(call: "Callable[[], None]", readable: "Iterable[_Path]", writab
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    libc, allowed = ctypes.CDLL(None, use_errno=True), (*_PROGRAMS, *readable)
     with ThreadPoolExecutor(1) as thread:
-        if (version := landlock_version()) > 0:
-            thread.submit(_keep_to, libc, version, allowed, writable).result()
+        keep(thread, readable, writable)
         thread.submit(call).result()
+
+
+def keep(thread: "ThreadPoolExecutor", readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:
+    """Keep an executor's only thread, and the threads and processes that it starts from now on, as `call_kept_to`."""
+    libc, allowed = ctypes.CDLL(None, use_errno=True), (*_PROGRAMS, *readable)
+    if (version := landlock_version()) > 0:
+        thread.submit(_keep_to, libc, version, allowed, writable).result()
 
 
 def landlock_version() -> int:

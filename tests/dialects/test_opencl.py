@@ -1,16 +1,22 @@
 """Kernels in OpenCL are tuned from end to end on PoCL, and none that cheats or breaks is ever delivered."""
 
+import errno
 import os
+import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from half_kernel import check_half, half_file
 from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alone, product_file, written
 
 from tunery._errors import DialectError, ModelError, TargetError
+from tunery._sandbox import landlock_version
 from tunery.devices import Device, open_device
 from tunery.devices.contract import DeviceContract
+from tunery.dialects import Kernel
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels.opencl import OpenClDialect
 from tunery.domain import Network, Outcome, Target
@@ -223,3 +229,57 @@ def test_a_damaged_built_kernel_is_refused(tmp_path: Path) -> None:
         dialect.load(task, built, open_device("opencl"))
     with pytest.raises(DialectError, match="cpu"):
         dialect.load(task, dialect.build(task, dialect.baseline(task), tmp_path), open_device("cpu"))
+
+
+SQUARE_FILE = faulty_file("OpenCL", "cl", {})
+
+
+def run_once(path: Path, directory: Path) -> Kernel:
+    dialect = OpenClDialect()
+    [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
+    kernel = dialect.load(task, dialect.build(task, dialect.baseline(task), directory), open_device("opencl"))
+    kernel.bind([np.ones(5000, np.float32)])
+    kernel.run()
+    return kernel
+
+
+@pytest.mark.skipif(landlock_version() < 1, reason="this kernel, or a container, has no Landlock")
+@pytest.mark.parametrize(
+    "line",
+    [
+        '#include "{}"', '#if __has_include("{}")\n#error it is seen\n#endif\n#include "{}"', '#include "secret.h"',
+        '#include "/etc/passwd"', '__asm__(".incbin \\"{}\\"");', '__asm__(".include \\"{}\\"");',
+    ],
+)  # fmt: skip
+def test_a_source_reads_no_files_of_others_as_it_is_compiled(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "secret.h").write_text("// told\n")
+    monkeypatch.chdir(tmp_path)
+    square = "__kernel void square(__global const float *x, __global float *y) { y[get_global_id(0)] = 1; }"
+    source = f"{line.replace('{}', str(tmp_path / 'secret.h'))}\n{square}"
+    try:
+        run_once(written(tmp_path, source, SQUARE_FILE), tmp_path)
+    except ModelError as error:
+        told = str(error)
+    else:
+        told = capfd.readouterr().err  # PoCL's assembler goes on without the file
+    assert re.search("OpenCL refuses .*Permission denied|OpenCL refuses .*not found|Could not find", told), told
+
+
+@pytest.mark.skipif(landlock_version() < 1, reason="this kernel, or a container, has no Landlock")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernel calls the system in this processor's words")
+def test_a_kernel_opens_no_files_of_others_as_it_runs(tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").touch()
+    names = ", ".join(f'"{name}"' for name in (secret, "/etc/passwd", "/proc/1/cmdline", "/dev/null"))
+    source = f"""
+__constant char *__constant names[] = {{{names}}};
+__kernel void square(__global const float *x, __global float *y) {{
+    const int i = get_global_id(0);
+    long result = 2;
+    if (i < 4) __asm__ volatile("syscall" : "+a"(result) : "D"(names[i]), "S"(0) : "rcx", "r11", "memory");
+    y[i] = result;
+}}"""
+    found = run_once(written(tmp_path, source, SQUARE_FILE), tmp_path).outputs()[0]
+    assert found[:3].tolist() == [-errno.EACCES] * 3
+    assert found[3] > 2

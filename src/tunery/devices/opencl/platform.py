@@ -1,10 +1,15 @@
 """The way to OpenCL: its library, its first device, and a queue of it."""
 
 import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+from tunery import _sandbox
 from tunery._errors import DialectError
 from tunery._extras import pip_install
 from tunery._settings import cache_directory
@@ -15,6 +20,9 @@ NO_PLATFORM = (
 )
 MOST_THREADS = "POCL_MAX_PTHREAD_COUNT"
 """The variable that tells PoCL, before it starts, how many threads its device has."""
+_VENDORS = Path("/etc/OpenCL/vendors")
+_READABLE = ("/etc/OpenCL", "/proc/cpuinfo", "/proc/meminfo", "/proc/self", "/sys/devices/system", "/dev/null")
+T = TypeVar("T")
 
 
 def no_library() -> str:
@@ -24,12 +32,21 @@ def no_library() -> str:
 
 @dataclass(frozen=True)
 class Connection:
-    """One device of OpenCL in this process: the module `cl`, the device, a context, and a queue that keeps the time."""
+    """One device of OpenCL in this process: the module `cl`, the device, a context, and a queue that keeps the time.
+
+    What compiles or runs a user's source is called in `thread`, which reads no files of others; nor do PoCL's threads,
+    where it alone is installed.
+    """
 
     cl: Any
     device: Any
     context: Any
     queue: Any
+    thread: ThreadPoolExecutor
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Call something in the thread."""
+        return self.thread.submit(work).result()
 
     @property
     def name(self) -> str:
@@ -41,7 +58,7 @@ class Connection:
 def connect() -> Connection:
     """Open the first GPU, or else the first device, once in a process.
 
-    PoCL starts its threads here, on the cores that the process may use.
+    PoCL starts its threads here, on the cores that the process may use, and with the rights of the one that opens it.
 
     Raises:
         DialectError: there is none; the message says what to install.
@@ -56,6 +73,18 @@ def connect() -> Connection:
         import pyopencl as cl
     except ImportError as error:
         raise DialectError(no_library()) from error
+    thread = ThreadPoolExecutor(1, "opencl")
+    readable, writable = (*_READABLE, sys.prefix, sys.base_prefix), [os.environ["POCL_CACHE_DIR"]]
+    alone = all("pocl" in one.name for one in _VENDORS.glob("*.icd"))
+    if alone:
+        _sandbox.keep(thread, readable, writable)
+    found = thread.submit(_opened, cl, thread).result()
+    if not alone:  # other drivers open a GPU's files first
+        _sandbox.keep(thread, readable, writable)
+    return found
+
+
+def _opened(cl: Any, thread: ThreadPoolExecutor) -> Connection:
     with room_for_addresses():  # without it, that of a GPU would say nothing of itself, and another be taken
         try:
             devices = [one for platform in cl.get_platforms() for one in platform.get_devices()]
@@ -66,4 +95,4 @@ def connect() -> Connection:
         device = next((one for one in devices if one.type & cl.device_type.GPU), devices[0])
         context = cl.Context([device])
         queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-    return Connection(cl, device, context, queue)
+    return Connection(cl, device, context, queue, thread)

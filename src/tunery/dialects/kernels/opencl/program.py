@@ -48,7 +48,7 @@ def build(
     numbered = f"{macros(kernel.problem, configuration)}#line 1\n{source}\n"
     options = [*kernel.flags, "-cl-kernel-arg-info", "-w"]
     try:
-        program = cl.Program(to.context, numbered).build(options=options)
+        program = to.call(lambda: cl.Program(to.context, numbered).build(options=options))
         names = {one.function_name: one for one in program.all_kernels()}
     except cl.Error as error:
         raise DialectError(f"OpenCL refuses {function}: {_first_error(str(error))}") from error
@@ -96,7 +96,7 @@ def _loaded(to: Connection, program: Checked) -> Any:
         DialectError: the device does not take it.
     """
     try:
-        built = to.cl.Program(to.context, program.source).build(options=list(program.options))
+        built = to.call(lambda: to.cl.Program(to.context, program.source).build(options=list(program.options)))
         return to.cl.Kernel(built, program.function)
     except to.cl.Error as error:
         raise DialectError(f"the built kernel cannot be loaded: {_first_error(str(error))}") from error
@@ -166,15 +166,18 @@ class OpenClKernel(BuiltKernel):
     def call(self, calls: int = 1, change: Change | None = None) -> float:
         self._unmap()
         try:
-            spent_ns = 0
-            for first in range(0, calls, _AT_ONCE):
-                events = [self._enqueue(i, change) for i in range(first, min(calls, first + _AT_ONCE))]
-                self._to.queue.finish()
-                spent_ns += sum(event.profile.end - event.profile.start for event in events)
+            return self._to.call(lambda: self._run(calls, change))
         except self._to.cl.Error as error:
             raise DialectError(f"the device does not run the kernel: {' '.join(str(error).split())[:200]}") from error
         finally:
             self._map()
+
+    def _run(self, calls: int, change: Change | None) -> float:
+        spent_ns = 0
+        for first in range(0, calls, _AT_ONCE):
+            events = [self._enqueue(i, change) for i in range(first, min(calls, first + _AT_ONCE))]
+            self._to.queue.finish()
+            spent_ns += sum(event.profile.end - event.profile.start for event in events)
         return spent_ns * 1e-9
 
     def _enqueue(self, number: int, change: Change | None) -> Any:
