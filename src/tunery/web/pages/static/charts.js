@@ -79,7 +79,10 @@ const COLORED = ["build", "measure", "propose", "learn", "finals"];
 export function gantt({ spans, kinds, label }) {
   const lanes = [...new Set(spans.map((span) => span.lane))].sort();
   const color = (kind) => `k${COLORED.includes(kind) ? COLORED.indexOf(kind) : COLORED.length}`;
-  const legend = h("ul", { class: "legend" }, kinds.map((kind) => h("li", {}, h("i", { class: color(kind) }), kind)));
+  const others = kinds.filter((kind) => !COLORED.includes(kind));
+  const named = kinds.filter((kind) => COLORED.includes(kind)).map((kind) => [color(kind), kind]);
+  if (others.length) named.push([color(others[0]), others.join(", ")]);
+  const legend = h("ul", { class: "legend" }, named.map(([one, text]) => h("li", {}, h("i", { class: one }), text)));
   return figure((width) => {
     const lane = 20;
     const left = Math.min(150, width * 0.3);
