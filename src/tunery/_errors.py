@@ -122,6 +122,32 @@ class RemoteError(EngineError):
         self.out_of_memory = kind == "MemoryError" or tells_of_memory(message)
 
 
+_PROBLEM = "urn:tunery:problem:"
+# The first that fits counts: a subclass comes before its class.
+_PROBLEMS: tuple[tuple[type[TuneryError], str], ...] = (
+    (NothingFoundError, "not-found"),
+    (LostJobError, "lost-job"),
+    (StoreError, "store"),
+    (ModelError, "model"),
+    (TargetError, "target"),
+    (BudgetError, "budget"),
+    (UsageError, "request"),
+    (WorkError, "work"),
+    (TuneryError, "work"),
+)
+
+
+def problem_type(error: BaseException | str) -> str:
+    """Return the type (RFC 9457) of the problem that an error is, or of the kind that is named."""
+    kinds = (kind for of, kind in _PROBLEMS if isinstance(error, of))
+    return _PROBLEM + (error if isinstance(error, str) else next(kinds, "internal"))
+
+
+def error_of(problem: str, sentence: str) -> TuneryError:
+    """Return the error that a problem of this type is here; a WorkError where there is no such one."""
+    return next((of for of, kind in _PROBLEMS if problem == _PROBLEM + kind), WorkError)(sentence)
+
+
 class DeviceLostError(BaseException):
     """A kernel broke the device for this process, which gets nothing more from it and has to end.
 

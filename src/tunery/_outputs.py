@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import struct
+import tempfile
 import time
 import zipfile
 import zlib
@@ -28,6 +29,7 @@ from tunery._errors import UsageError
 
 _HEAD_BYTES = 1 << 16
 _DIRECTORY_BYTES = 1 << 20  # of a zip archive or a Parquet file: ours are far smaller, and nothing larger is read
+_ROOM = 1 << 20
 _STALE_S = 3600.0
 _SQLITE = b"SQLite format 3\0"
 _BESIDE_DATABASE = ("-wal", "-shm", "-journal")
@@ -40,6 +42,16 @@ class Kind:
 
     name: str
     recognise: Callable[[BinaryIO], bool]
+
+
+def check_room(directory: Path) -> None:
+    """Check that a directory takes a file of 1 MiB; nothing is left there.
+
+    Raises:
+        OSError: it does not.
+    """
+    with tempfile.TemporaryFile(dir=directory) as file:
+        os.posix_fallocate(file.fileno(), 0, _ROOM)
 
 
 def check_output(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: bool = False) -> None:

@@ -47,6 +47,7 @@ class Site:
 
 @asynccontextmanager
 async def site_in(directory: Path) -> AsyncIterator[Site]:
+    (directory / "files").mkdir(exist_ok=True)
     with open_store(str(directory / "store.db")) as store:
         async with JobManager(store, record=False) as manager:
             token = await manager.store.write(first_token)

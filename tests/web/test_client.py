@@ -313,3 +313,20 @@ def test_a_model_sent_is_tuned_fetched_and_compared_at_the_service(site: Served,
     (ours,) = tunery.InferenceSession(compiled.path).run(None, {"x": x})
     (theirs,) = onnxruntime.InferenceSession(tmp_path / "tiny.onnx").run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("verb", "wrong"), [("bench", "model"), ("bench", "shape"), ("query", "target"), ("tune", "shape")]
+)
+def test_a_wrong_use_ends_at_a_service_as_it_does_here(
+    site: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, wrong: str
+) -> None:
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    model = tmp_path / "net.onnx"
+    model.write_bytes(matmul_model("net")[: 20 if wrong == "model" else None])
+    given = {"model": (), "shape": ("--shape", "none=1x2"), "target": ("--target", "nothing")}[wrong]
+    words = [verb, str(model), "--threads", "1", *given]
+    here, there = (CliRunner().invoke(app, [*words, *more]) for more in ((), ("--server", site.url)))
+    assert (here.exit_code, there.exit_code) == (2, 2), (here.output, there.output)
+    said = [found.output.strip().splitlines()[-1] for found in (here, there)]
+    assert said[1] == said[0].replace(f"{tmp_path}/", "")

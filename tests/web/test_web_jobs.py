@@ -4,13 +4,20 @@ import asyncio
 import hashlib
 import json
 import os
+import resource
+import shutil
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from clocks import Clock
 from web_tools import Serve, Site
+
+from tunery._settings import cache_directory
 
 pytestmark = pytest.mark.jobs
 
@@ -70,7 +77,52 @@ def test_the_same_key_is_one_job_also_at_once(serve: Serve) -> None:
         assert (await submitted(other, key="k"))["id"] != first[0]["id"]
         changed = await client.post("/v1/jobs", json={**QUICK, "budget": "9trials"}, headers={"Idempotency-Key": "k"})
         assert changed.status_code == 422
+        assert first[0]["id"] in changed.json()["detail"]
         assert len((await client.get("/v1/jobs")).json()["jobs"]) == 1
+
+    serve(main)
+
+
+def test_the_same_post_is_one_job_whatever_was_changed_of_it_since(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann = await site.account("ann", priority=3)
+        job = {**ENDLESS, "priority": 3}
+        first = await submitted(ann, job, key="k")
+        for change in ({"budget": "4000trials"}, {"priority": 1}, {"budget": "1h"}):
+            assert (await ann.patch(f"/v1/jobs/{first['id']}", json=change)).status_code == 200
+            assert (await submitted(ann, job, key="k"))["id"] == first["id"]
+        await site.admin.patch("/v1/accounts/ann", json={"priority": 0, "weight": 2.0})
+        assert (await submitted(ann, job, key="k"))["id"] == first["id"]
+        other = await ann.post("/v1/jobs", json={**job, "budget": "1h"}, headers={"Idempotency-Key": "k"})
+        assert other.status_code == 422
+        await ann.post(f"/v1/jobs/{first['id']}:cancel")
+        assert (await submitted(ann, job, key="k"))["id"] == first["id"]
+
+    serve(main)
+
+
+def test_a_failed_job_has_the_type_of_its_error(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        wrong = [{"model": "fake:web?nonsense=1"}, {"target": "no-such-target"}]
+        failed = [await ended(ann, (await submitted(ann, {**QUICK, **one}))["id"]) for one in wrong]
+        assert {one["state"] for one in failed} == {"failed"}
+        assert [one["problem"] for one in failed] == ["urn:tunery:problem:model", "urn:tunery:problem:target"]
+        await ann.post(f"/v1/jobs/{failed[0]['id']}:resume")
+        assert (await ended(ann, failed[0]["id"]))["problem"] == failed[0]["problem"]
+        assert (await ended(ann, (await submitted(ann))["id"]))["problem"] == ""
+
+    serve(main)
+
+
+def test_a_model_has_the_name_that_its_job_gives_it(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, model = await site.account("ann"), b"a model"
+        digest = f"sha256:{hashlib.sha256(model).hexdigest()}"
+        assert (await ann.put(f"/v1/blobs/{digest}?name=first.onnx", content=model)).status_code == 201
+        job = {**QUICK, "kind": "extract", "model": digest}
+        for sent, shown in (("", "first.onnx"), ("second.onnx", "second.onnx"), ("../a b", "a_b.onnx")):
+            assert (await submitted(ann, {**job, "name": sent}))["model"] == shown
 
     serve(main)
 
@@ -173,19 +225,54 @@ def test_the_stages_of_a_job_come_before_its_end(serve: Serve) -> None:
 @pytest.mark.parametrize("model", ["fake:endless?tasks=2&build_s=0.02&space=16x16x16", "fake:web?tasks=1"])
 def test_a_job_costs_no_more_than_is_left_of_the_month(serve: Serve, model: str) -> None:
     async def main(site: Site) -> None:
-        user = await site.account("usr", month_money=5e-5 * max(os.cpu_count() or 1, 2))
+        limit = 5e-5 * max(os.cpu_count() or 1, 2)
+        user = await site.account("usr", month_money=limit)
         job = {"model": model, "dialect": "fake", "threads": 1, "budget": "100000trials,$1000"}
         first, second = await submitted(user, job), await submitted(user, {**job, "seed": 1})
         done = await ended(user, first["id"])
         assert done["state"] == "done"
+        if "endless" in model:
+            assert all(told in done["message"] for told in ("account usr", f"{limit:.6g}", "UTC"))
+            assert "--budget" not in done["message"]
+        assert done["message"] in [json.loads(data)["message"] for data in await ends_of(user, first["id"])]
         assert done["request"]["budget_money"] == 1000
         assert done["spend"]["trials"] < 50_000
         await ended(user, second["id"])
         assert (await site.admin.patch("/v1/accounts/usr", json={"month_money": 0.0})).status_code == 200
         refused = await user.post("/v1/jobs", json={**job, "seed": 2})
         assert refused.status_code == 429
+        assert all(told in refused.json()["detail"] for told in ("account usr", "UTC"))
         again = await user.post(f"/v1/jobs/{second['id']}:resume")
         assert again.status_code in {422, 429}
+
+    serve(main)
+
+
+async def ends_of(client: httpx.AsyncClient, job_id: str) -> list[str]:
+    async with client.stream("GET", f"/v1/jobs/{job_id}/events") as stream:
+        lines = [line async for line in stream.aiter_lines()]
+    return [line.removeprefix("data: ") for before, line in pairwise(lines) if before == "event: end"]
+
+
+def test_a_months_limit_does_not_hold_in_the_next(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, datetime(2026, 11, 30, 23, 50, tzinfo=UTC))
+
+    async def main(site: Site) -> None:
+        user = await site.account("usr", month_money=5e-5 * max(os.cpu_count() or 1, 2))
+        job = {**ENDLESS, "budget": "100000trials"}
+        november = await ended(user, (await submitted(user, job))["id"])
+        assert "2026-12-01" in november["message"]
+        await site.admin.patch("/v1/accounts/usr", json={"month_money": november["spend"]["money"] / 2})
+        refused = await user.post("/v1/jobs", json={**job, "seed": 1})
+        assert refused.status_code == 429
+        assert "2026-12-01" in refused.json()["detail"]
+        clock.go_on(600.0)
+        await site.admin.patch("/v1/accounts/usr", json={"month_money": 1000.0})
+        december = await ended(user, (await submitted(user, QUICK))["id"])
+        assert (december["state"], december["message"]) == ("done", "")
+        for month, job in ((11, november), (12, december)):
+            [used] = (await user.get(f"/v1/usage/2026-{month}")).json()
+            assert used["total"]["money"] == {"USD": pytest.approx(job["spend"]["money"])}
 
     serve(main)
 
@@ -363,6 +450,49 @@ def test_of_two_who_change_a_job_one_has_to_look_again(serve: Serve) -> None:
         )
         assert (await ann.post(f"{place}:cancel")).status_code == 200
         assert (await ann.patch(place, json={"priority": 1})).status_code == 422
+
+    serve(main)
+
+
+@pytest.mark.parametrize("fault", ["gone", "no directory"])
+def test_a_service_that_cannot_keep_files_is_not_ready(serve: Serve, tmp_path: Path, fault: str) -> None:
+    async def main(site: Site) -> None:
+        assert (await site.client().get("/readyz")).status_code == 200
+        files = tmp_path / "files"
+        assert not [*files.iterdir()]
+        files.rmdir()
+        if fault != "gone":
+            files.write_bytes(b"")
+        answer = await site.client().get("/readyz")
+        assert answer.status_code == 503
+        assert "kept" in answer.json()["detail"]
+        assert str(tmp_path) not in answer.text
+
+    serve(main)
+
+
+def test_a_service_whose_workers_cannot_keep_what_they_build_is_not_ready(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        job = await submitted(site.admin)
+        await ended(site.admin, job["id"])
+        assert (await site.client().get("/readyz")).status_code == 200
+        shutil.rmtree(cache_directory() / "blobs")
+        answer = await site.client().get("/readyz")
+        assert answer.status_code == 503
+        assert str(cache_directory()) not in answer.text
+
+    serve(main)
+
+
+def test_a_service_that_may_write_no_more_is_not_ready(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, hard))
+        try:
+            answer = await site.client().get("/readyz")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert answer.status_code == 503
 
     serve(main)
 

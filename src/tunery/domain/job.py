@@ -78,7 +78,7 @@ class JobStatus:
     """A job as shown to its user. `request` is the plain data it was submitted with; resuming needs nothing else.
 
     `remaining` is what is left of each limit of its budget (`seconds`, `trials`, `money`, `joules`), `outlook` what
-    more spending would probably buy.
+    more spending would probably buy. `problem` is the type (RFC 9457) of the error that has ended it, if one has.
     """
 
     job_id: str
@@ -91,6 +91,7 @@ class JobStatus:
     outlook: tuple[Prospect, ...] = ()
     created_at: float = 0.0
     updated_at: float = 0.0
+    problem: str = ""
 
     @property
     def kind(self) -> str:

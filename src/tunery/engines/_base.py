@@ -88,7 +88,7 @@ class HostControl(ABC):
         """Return the CPU seconds that the engine has used in processes that are no worker's."""
 
     def obstacle(self) -> str:
-        """Say what keeps workers from being started, "" where nothing is known to."""
+        """Say what keeps workers from being started, or from working, "" where nothing is known to."""
         return ""
 
 

@@ -15,7 +15,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tunery._errors import EngineError, LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
+from tunery._errors import (
+    EngineError,
+    LostJobError,
+    NothingFoundError,
+    StoreError,
+    TuneryError,
+    UsageError,
+    problem_type,
+)
 from tunery.accounting.power import modelled_w
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
@@ -55,7 +63,7 @@ class _Entry:
 
     `held` are the blobs of the networks that were prepared for it, and who holds them. One that was found in the store,
     where others may take it as well, was `found_s` (monotonic seconds); others are zero. `month` is what of its
-    account's month is for it; `used_up` says that this was all, where it ends for that.
+    account's month is for it; `used_up` is the error that this was all, where it ends for that.
     """
 
     request: Request
@@ -66,7 +74,7 @@ class _Entry:
     leaving: JobState | None = None
     held: tuple[tuple[Runtime, str], ...] = ()
     month: MonthShare | None = None
-    used_up: str = ""
+    used_up: UsageError | None = None
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -448,7 +456,7 @@ class JobManager:
             await self._runtimes.connected(one)
         job_id = await self.store.write(partial(stored_jobs.create_at_work, request=data))
         beating = asyncio.create_task(self._keep_alive(job_id, lambda: None))
-        state, why = JobState.FAILED, ""
+        state, why, problem = JobState.FAILED, "", ""
         try:
             with self.dispatch.machine.running(job_id):
                 result = await self._do(await self._works(request, job_id, notify, imported), work)
@@ -457,12 +465,12 @@ class JobManager:
             state = JobState.CANCELLED
             raise
         except Exception as error:
-            why = str(error)[:1000]
+            why, problem = str(error)[:1000], problem_type(error)
             raise
         finally:
             beating.cancel()
             with suppress(StoreError):  # the first error is the one to tell
-                await self._leave_as(job_id, state, why)
+                await self._leave_as(job_id, state, why, problem)
         return result
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -539,16 +547,18 @@ class JobManager:
                 with self.dispatch.machine.running(job_id):
                     await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
-            await self._end_as(job_id, entry, JobState.FAILED if entry.used_up else entry.ending, entry.used_up)
+            if entry.used_up is None:
+                await self._end_as(job_id, entry, entry.ending)
+            else:
+                await self._fail(job_id, entry, entry.used_up)
         except ChangedJobError as error:
             if entry.found_s:
                 self._tried[job_id] = self._left[job_id] = _waits(error)
                 await self._end_as(job_id, entry, JobState.QUEUED, self._tried[job_id])
             else:
-                await self._end_as(job_id, entry, JobState.FAILED, str(error))
+                await self._fail(job_id, entry, error)
         except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
-            text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
-            await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
+            await self._fail(job_id, entry, error)
         finally:
             for task in beside:
                 task.cancel()
@@ -578,15 +588,19 @@ class JobManager:
         assert entry.work is not None
         await entry.month.watch()
         if entry.request.kind != TUNE and not entry.leaving:
-            entry.used_up = str(entry.month.refusal())
+            entry.used_up = entry.month.refusal()
             entry.work.cancel()
 
-    async def _end_as(self, job_id: str, entry: _Entry, state: JobState, message: str) -> None:
+    async def _fail(self, job_id: str, entry: _Entry, error: Exception) -> None:
+        text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
+        await self._end_as(job_id, entry, JobState.FAILED, text[:1000], problem_type(error))
+
+    async def _end_as(self, job_id: str, entry: _Entry, state: JobState, message: str = "", problem: str = "") -> None:
         """Store how a job ended, or wait until the store can be written: nobody could end what runs for ever."""
         with suppress(asyncio.CancelledError, NothingFoundError):
             while not entry.leaving:
                 try:
-                    await self._leave_as(job_id, state, message)
+                    await self._leave_as(job_id, state, message, problem)
                 except LostJobError:  # how it ends is said where it went on
                     return
                 except StoreError:
@@ -892,8 +906,9 @@ class JobManager:
         self._active.pop(job_id, None)  # it had not begun
         self._forget(job_id, entry)
 
-    async def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
-        await self.store.write(partial(stored_jobs.leave, job_id=job_id, state=state, message=message))
+    async def _leave_as(self, job_id: str, state: JobState, message: str, problem: str = "") -> None:
+        left = partial(stored_jobs.leave, job_id=job_id, state=state, message=message, problem=problem)
+        await self.store.write(left)
         _tell(job_id, state, self._entries.get(job_id), message)
 
     def _forget(self, job_id: str, entry: _Entry) -> None:

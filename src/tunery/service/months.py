@@ -1,12 +1,13 @@
 """A month's limit of an account: its jobs at work share what is left of it, and look again while they work."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from tunery._errors import StoreError, UsageError
+from tunery._errors import BudgetError, StoreError
 from tunery.store import AsyncStore, MonthMoney, MonthPart, Store
 from tunery.tuning.job import HEARTBEAT_S
 
@@ -24,10 +25,11 @@ def refuse_used_up(store: Store, account: str) -> None:
     """Refuse further jobs of an account whose month is used up.
 
     Raises:
-        UsageError: it is, or its jobs at work hold the rest.
+        BudgetError: it is, or its jobs at work hold the rest.
     """
-    if (found := store.months.money(account, _first(datetime.now(UTC)))) is not None and not found.left:
-        raise _used_up(account, found)
+    now = _now()
+    if (found := store.months.money(account, _first(now))) is not None and not found.left:
+        raise _used_up(account, found, now)
 
 
 class MonthShare:
@@ -41,8 +43,9 @@ class MonthShare:
         self._store, self._job_id, self.account, self._rate = store, job_id, account, rate
         self.before = spent
         self._spent: Callable[[], float] = lambda: spent
-        self._limit: Callable[[float], None] = lambda _: None
+        self._limit: Callable[[float, str], None] = lambda *_: None
         self._part: MonthPart | None = None
+        self._looked = _now()
 
     async def look(self) -> None:
         """Take a part of what is left now.
@@ -50,28 +53,38 @@ class MonthShare:
         Raises:
             StoreError: the store does not say.
         """
-        since, spent = _first(datetime.now(UTC)), self._spent()
+        self._looked, spent = _now(), self._spent()
+        since = _first(self._looked)
         self._part = await self._store.write(
             lambda store: store.months.hold(self._job_id, self.account, since, spent, self._rate * _AHEAD_S)
         )
-        if self._part is not None:
-            self._limit(self._part.most)
+        self._tell()
 
-    def meter(self, spent: Callable[[], float], limit: Callable[[float], None] = lambda _: None) -> None:
-        """Have `spent` tell from now on what all runs have cost, and `limit` be told what they may cost."""
+    def meter(self, spent: Callable[[], float], limit: Callable[[float, str], None] = lambda *_: None) -> None:
+        """Have `spent` tell from now on what all runs have cost, and `limit` be told what they may cost, and why."""
         self._spent, self._limit = spent, limit
-        if self._part is not None:
-            limit(self._part.most)
+        self._tell()
+
+    def _tell(self) -> None:
+        if (part := self._part) is None:
+            return
+        others = f" beside {part.others.at_work} others at work" if part.others.at_work else ""
+        self._limit(
+            part.most,
+            f"the job has cost all that was left for it{others} of the {part.others.limit:.6g} that the jobs of the "
+            f"account {self.account} may cost in {self._looked:%B %Y}; {_advice(self._looked)}",
+        )
 
     def leaves(self, seconds: float) -> bool:
         """Tell whether the job's part is enough for it to work so long."""
         return self._part is None or self._spent() + self._rate * seconds < self._part.most
 
-    def refusal(self) -> UsageError:
+    def refusal(self) -> BudgetError:
         """Return why the job does not go on."""
         assert self._part is not None
         others = self._part.others
-        return _used_up(self.account, replace(others, used=others.used + self._spent() - self._part.earlier))
+        found = replace(others, used=others.used + self._spent() - self._part.earlier)
+        return _used_up(self.account, found, self._looked)
 
     async def watch(self) -> None:
         """Look again and again until the job has had its part, and nothing more is left for it."""
@@ -88,13 +101,23 @@ class MonthShare:
         return min(max((self._part.held - self._spent()) / self._rate, _SHORTEST_S), HEARTBEAT_S)
 
 
+def _now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
 def _first(now: datetime) -> float:
     return now.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
-def _used_up(account: str, found: MonthMoney) -> UsageError:
-    held = f", with what {found.at_work} at work may cost," if found.at_work else ""
-    return UsageError(
-        f"the jobs of the account {account} have used{held} {found.used:.6g} of its {found.limit:.6g} of this month; "
-        "ask an administrator for more"
+def _advice(now: datetime) -> str:
+    following = (now.replace(day=1) + timedelta(days=31)).replace(day=1)
+    return f"ask an administrator for more, or submit it again from {following:%Y-%m-%d} on (UTC)"
+
+
+def _used_up(account: str, found: MonthMoney, now: datetime) -> BudgetError:
+    held = f", with what {found.at_work} at work may still cost," if found.at_work else ""
+    rest = ", and the rest is too little for one more" if found.left else ""
+    return BudgetError(
+        f"the jobs of the account {account} have used{held} {found.used:.6g} of the {found.limit:.6g} that they may "
+        f"cost in {now:%B %Y}{rest}; {_advice(now)}"
     )

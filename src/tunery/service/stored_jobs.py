@@ -50,8 +50,7 @@ def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[Jo
     if not store.acquire_job(status.job_id):
         raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
     if found is not None:  # limits and prices may be others now, and `jobs resume` is to go on with these
-        queued = {key: value for key, value in found.request.items() if key not in request}
-        store.specify_job(status.job_id, {**queued, **request})
+        store.specify_job(status.job_id, request)
     return store.job(status.job_id), found is not None
 
 
@@ -95,7 +94,7 @@ def change(store: Store, job_id: str, values: Plain, check: Callable[[JobStatus]
     """Change what a job was submitted with, unless `check` raises: nobody changes it meanwhile."""
     status = store.job(job_id)
     check(status)
-    store.specify_job(job_id, {**status.request, **values})
+    store.specify_job(job_id, values)
 
 
 def queue_again(store: Store, job_id: str, request: Plain) -> None:
@@ -155,9 +154,9 @@ def add_spend(store: Store, job_id: str, spent: Spend) -> None:
     store.save_job(replace(status, spend=charged(times, store.ledger(job_id))))
 
 
-def leave(store: Store, job_id: str, state: JobState, message: str = "") -> None:
+def leave(store: Store, job_id: str, state: JobState, message: str = "", problem: str = "") -> None:
     """Leave a job in a state for others."""
-    store.save_job(replace(store.job(job_id), state=state, message=message))
+    store.save_job(replace(store.job(job_id), state=state, message=message, problem=problem))
     store.release_job(job_id, state)
     if state is JobState.QUEUED:
         store.announce_job(job_id)

@@ -14,7 +14,7 @@ from tunery._errors import LostJobError, NothingFoundError
 from tunery.domain import JobState, JobStatus, canonical_json, digest
 from tunery.store._events import insert_event, lost_job
 from tunery.store.database import schema
-from tunery.store.database.codec import decode, encode
+from tunery.store.database.codec import decode, encode, plain
 from tunery.store.database.connection import Database, batched, database_time
 from tunery.store.database.lease import Owner, lives, this_process
 from tunery.store.database.news import announce
@@ -198,17 +198,18 @@ class Jobs(Database):
         return self.read(lambda connection: list(connection.execute(query).scalars()))
 
     def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
-        """Store a job's request anew, when more of it is known than when it was created.
+        """Add to a job's request what is known of it by now.
 
         Raises:
             NothingFoundError: there is no such job.
             LostJobError: this opened store has worked on it, and another one does since.
         """
-        known = {"identity": identity(request), "request": encode(dict(request))}
 
         def update(connection: Connection) -> None:
-            self._check_held(_row(connection, job_id, self.place))
-            _update(connection, job_id, known)
+            row = _row(connection, job_id, self.place)
+            self._check_held(row)
+            known = {**plain(row["request"]), **request}
+            _update(connection, job_id, {"identity": identity(known), "request": encode(known)})
 
         self.write(update)
 
@@ -362,7 +363,7 @@ def _all(connection: Connection, query: sa.Select[Any]) -> Sequence[RowMapping]:
 
 def _progress(status: JobStatus, now: float) -> dict[str, Any]:
     shown = {"spend": status.spend, "tasks": status.tasks, "message": status.message}
-    shown |= {"remaining": status.remaining, "outlook": status.outlook}
+    shown |= {"remaining": status.remaining, "outlook": status.outlook, "problem": status.problem}
     return {"state": status.state.value, "document": encode(shown), "updated_at": now}
 
 

@@ -17,7 +17,7 @@ class RunBudget:
     """
 
     def __init__(self, limits: Plan, before: Spend, account: Account, cores: int, began: float) -> None:
-        self._own, self.account = limits, account
+        self._own, self.account, self._why = limits, account, ""
         self._cores, self._began = cores, began
         self._ended: float | None = None
         self._before, self._meter = before, self._metered(limits, before)
@@ -35,10 +35,16 @@ class RunBudget:
         """The limits as they are now."""
         return self._meter.limits
 
-    def limit_money(self, most: float) -> None:
+    def limit_money(self, most: float, why: str = "") -> None:
         """Let all runs cost no more than `most`, and than the job's own limit."""
         money = most if self._own.money is None else min(self._own.money, most)
-        self._meter.limits = replace(self._own, money=money)
+        self._meter.limits, self._why = replace(self._own, money=money), why
+
+    def limited_by(self) -> str:
+        """Return why a limit beside the job's own ends it earlier than these, "" where none does."""
+        left_s, own = self.left_s(), self._metered(self._own, self._before)
+        own_s = own.seconds_left(self.elapsed_s(), self.account.joules(), self.account.machine_s())
+        return "" if left_s is None or (own_s is not None and own_s <= left_s) else self._why
 
     @property
     def prices(self) -> Prices:

@@ -14,7 +14,7 @@ from tunery._errors import EngineError, StoreError, WorkError
 from tunery.accounting.meter import plan
 from tunery.accounting.prices import load_prices
 from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance, TaskState
-from tunery.domain.request import MODEL_CHANGED, Progress, Request
+from tunery.domain.request import GOES_ON, MODEL_CHANGED, Progress, Request
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.importing import ImportedModel
@@ -94,6 +94,7 @@ class TuningJob:
         self.searches: list[TaskSearch] = []
         self._sums = NetworkEstimate((), (), request.latency_target_s)
         self._state = RunState()
+        self._limited = ""
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -112,9 +113,12 @@ class TuningJob:
         """Return what all runs of the job have cost so far."""
         return self._allowance.spend().money or 0.0
 
-    def limit_money(self, most: float) -> None:
-        """Let all runs of the job cost no more than `most`: what is left to its account may be less than its budget."""
-        self._allowance.limit_money(most)
+    def limit_money(self, most: float, why: str = "") -> None:
+        """Let all runs of the job cost no more than `most`, and its message say `why` if that ends it.
+
+        What is left to its account may be less than its budget.
+        """
+        self._allowance.limit_money(most, why)
 
     async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored, after `worked`, and returned either way."""
@@ -139,6 +143,8 @@ class TuningJob:
             await self._close([beat])
             state = JobState.RUNNING if self._goes_on else JobState.DONE
             message = nothing_right or self._about_end()
+            if limited := self._limited or (self._allowance.limited_by() if self._state.unproven else ""):
+                message = ". ".join(filter(None, (message.removesuffix(GOES_ON), limited)))
             if nothing_right:
                 state = JobState.FAILED
             if self._stop.is_set():
@@ -416,7 +422,10 @@ class TuningJob:
         return self._stop.is_set() or self._out_of_time()
 
     def _out_of_time(self) -> bool:
-        return self._spare_s() <= 0
+        if self._spare_s() > 0:
+            return False
+        self._limited = self._limited or self._allowance.limited_by()
+        return True
 
     def _spare_s(self) -> float:
         """Return how long the phase may go on: to the end of the budget, less what is set aside for finals.

@@ -74,8 +74,8 @@ class Reporter:
         self._allowance.trials = context.trials
         outlook = self._sums.outlook(cores, self._allowance.prices, self._request.seed, self._pace())
         return replace(
-            status, state=state, message=message, spend=self._spend(rows), tasks=(*self.states(), *self._beside),
-            remaining=self._allowance.remaining(), outlook=outlook,
+            status, state=state, message=message, problem="", spend=self._spend(rows), outlook=outlook,
+            tasks=(*self.states(), *self._beside), remaining=self._allowance.remaining(),
         )  # fmt: skip
 
     def _spend(self, rows: Sequence[Charge]) -> Spend:

@@ -56,6 +56,7 @@ class QuestionIn(_Body):
         default_factory=dict, max_length=1000, description="Shapes of dynamic inputs, sizes of dimensions."
     )
     weights: _Weights = Field(default_factory=dict)
+    name: str = Field("", max_length=200, description="What the model's file is called; else as it was uploaded.")
     more_shapes: list[_Shapes] = Field(default_factory=list, max_length=15, description="Further ones.")
     target: str = Field("native", max_length=10_000)
     threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
@@ -140,6 +141,7 @@ class JobOut(BaseModel):
     """A job as it stands. Times are seconds, points in time RFC 3339.
 
     `before_s` and `after_s` are sums of latencies over the tasks that were reached: untuned, and as it stands.
+    `problem` is the type that a problem document of the error has that ended it, "" where none has.
     """
 
     id: str
@@ -149,6 +151,7 @@ class JobOut(BaseModel):
     model: str
     state: str
     message: str
+    problem: str
     created_at: datetime
     updated_at: datetime
     spend: dict[str, Any]
@@ -305,6 +308,7 @@ def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any]
         model=str(request.get("model", "")),
         state=status.state.value,
         message=message,
+        problem=status.problem,
         created_at=at(status.created_at),
         updated_at=at(status.updated_at),
         spend=plain(status.spend),

@@ -20,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from tunery._errors import UsageError
+from tunery._outputs import check_room
 from tunery.domain import canonical_json
 from tunery.domain.request import Request as JobRequest
 from tunery.models._files import is_inside
@@ -102,32 +103,34 @@ def blob_path(files: Path, digest: str) -> Path:
     return files / "blobs" / digest[:2] / digest
 
 
-async def model_path(service: Service, account: str, digest: str, weights: Mapping[str, str]) -> Path:
+async def model_path(service: Service, account: str, digest: str, weights: Mapping[str, str], name: str = "") -> Path:
     """Return the path under which a job reads an uploaded model: with its name, for that is what the network is called.
 
-    `weights` are the digests of the files that the model keeps weights in, by its names for them: they lie beside it.
+    That is `name`, or what it was uploaded as. `weights` are the digests of the files that the model keeps weights in,
+    by its names for them: they lie beside it.
 
     Raises:
         NothingFoundError: this account has not uploaded all of it.
         RefusedError: a name of a file leads elsewhere, or a file is no longer kept.
     """
-    found = await service.store.read(lambda store: store.accounts.upload(account, digest))
+    uploaded = await service.store.read(lambda store: store.accounts.upload(account, digest))
+    own = safe_name(name) if name else uploaded.name
     for wanted in weights.values():
         await service.store.read(partial(_check_upload, account=account, digest=wanted.removeprefix("sha256:")))
-    taken = [found.name, *weights]
-    for name in weights:
-        within = {name[:end] for end, character in enumerate(name) if character == "/"}
-        if not is_inside(name) or taken.count(name) > 1 or not within.isdisjoint(taken):
-            raise RefusedError(422, "weights", f"the weights {name[:200]!r} are no file of their own beside the model; "
+    taken = [own, *weights]
+    for one in weights:
+        within = {one[:end] for end, character in enumerate(one) if character == "/"}
+        if not is_inside(one) or taken.count(one) > 1 or not within.isdisjoint(taken):
+            raise RefusedError(422, "weights", f"the weights {one[:200]!r} are no file of their own beside the model; "
                                "export it with its weights in files of its own directory")  # fmt: skip
     if not weights:
         place = service.files / "models" / digest
-        await asyncio.to_thread(_link, service.files, place / found.name, digest)
-        return place / found.name
-    blobs = {found.name: digest, **{name: wanted.removeprefix("sha256:") for name, wanted in weights.items()}}
+        await asyncio.to_thread(_link, service.files, place / own, digest)
+        return place / own
+    blobs = {own: digest, **{one: wanted.removeprefix("sha256:") for one, wanted in weights.items()}}
     place = service.files / "models" / hashlib.sha256(canonical_json(blobs).encode()).hexdigest()
     await asyncio.to_thread(_join, service.files, place, blobs)
-    return place / found.name
+    return place / own
 
 
 def place_in(text: str) -> str:
@@ -243,6 +246,15 @@ async def _patiently(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             return
         except TimeoutError:
             raise RefusedError(408, "silent", f"nothing came for {_SILENT_S:.0f} s; send the blob again") from None
+
+
+def obstacle(files: Path) -> str:
+    """Say what keeps uploads and compiled files from being kept, "" where nothing does."""
+    try:
+        check_room(files)
+    except OSError as error:
+        return f"uploads and compiled files cannot be kept ({error.strerror}); tell who runs the service"
+    return ""
 
 
 def free_bytes(files: Path) -> int:

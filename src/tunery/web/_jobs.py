@@ -34,6 +34,7 @@ JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
 _LONGEST_WAIT_S, _ALIVE_S = 60.0, 5.0
 _PAGE, _MOST = 50, 500
 _CHANGEABLE = frozenset({*budget_data(Budget()), "queue_priority"})
+_POSTED = "queue_posted"  # what was posted of that, where it was changed
 _LINES = "application/jsonl"
 _NO_EVENTS = 2**63 - 1
 
@@ -148,6 +149,9 @@ async def change(
         values |= budget_data(Budget.parse(wanted.budget))
     if wanted.priority is not None:
         values["queue_priority"] = min(wanted.priority, caller.account.priority)
+    if any(status.request.get(name) != value for name, value in values.items()):
+        posted = {name: value for name, value in status.request.items() if name in _CHANGEABLE}
+        values[_POSTED] = status.request.get(_POSTED, json.dumps(posted))
 
     def allowed(found: JobStatus) -> None:
         check_match(if_match, _changeable(found))
@@ -270,7 +274,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     if job.kind in {"calibrate", "collect"}:
         raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; do that on its machine")
     request = _asked_here(job, LocalIn.model_validate({}))
-    model = await model_of(request, service, caller, job.weights)
+    model = await model_of(request, service, caller, job.weights, job.name)
     options: dict[str, Any] = {}
     fill = {"few_shot": job.few_shot, "few_shot_seconds": job.few_shot_seconds}
     if job.kind == "tune" and job.deliver:
@@ -285,10 +289,12 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     return replace(request, model=model, options=options)
 
 
-async def model_of(request: Request, service: Service, caller: Caller, weights: Mapping[str, str]) -> str:
+async def model_of(
+    request: Request, service: Service, caller: Caller, weights: Mapping[str, str], name: str = ""
+) -> str:
     """Return the model of a request, which names it as the caller did, in the manager's words.
 
-    `weights` are the digests of files that it keeps weights in.
+    `weights` are the digests of files that it keeps weights in, `name` is its file's.
 
     Raises:
         RefusedError: it is neither uploaded nor of the zoo.
@@ -296,7 +302,8 @@ async def model_of(request: Request, service: Service, caller: Caller, weights: 
     """
     model = request.model
     if re.fullmatch(DIGEST, model):
-        return str(await model_path(service, caller.account.name, model.removeprefix("sha256:"), weights))
+        digest = model.removeprefix("sha256:")
+        return str(await model_path(service, caller.account.name, digest, weights, name))
     if weights:
         raise RefusedError(422, "weights", "`weights` are of an uploaded model; give its sha256:DIGEST, or none")
     if model.startswith(("zoo:", *(f"{name}:" for name in request.dialects))):
@@ -335,12 +342,13 @@ def _id_of(account: str, key: str) -> str:
 
 
 def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client has asked for, of what is stored, at whichever coordinator.
+    """Return what a client has posted, of what is stored, at whichever coordinator.
 
-    Importing adds to it, each file has its own place, and the weight is the account's of that day.
+    Importing adds to it, each file has its own place, weight and highest priority are the account's of that day.
     """
-    added = ("network", "name", "target_key", "queue_weight")
-    kept = {key: value for key, value in request.items() if key not in added}
+    added = ("network", "name", "target_key", "queue_weight", "queue_priority", _POSTED)
+    kept = {**request, **json.loads(request.get(_POSTED, "{}"))}
+    kept = {key: value for key, value in kept.items() if key not in added}
     kept["model"] = place_in(str(kept["model"]))
     if "options" in kept:
         kept["options"] = {k: v for k, v in json.loads(kept["options"]).items() if k != "output"}

@@ -1,5 +1,6 @@
 """Is it up, what does it know, and how busy is it."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 
 import tunery
 from tunery.store import Charge, Store
-from tunery.web._files import free_bytes
+from tunery.web._files import free_bytes, obstacle
 from tunery.web._problems import RefusedError
 from tunery.web._service import Admin, Reader, TheService
 
@@ -26,10 +27,12 @@ async def health() -> dict[str, str]:
 
 @router.get("/readyz")
 async def ready(service: TheService) -> dict[str, str]:
-    """Say that the store answers, and that nothing is known to keep jobs from being worked on."""
+    """Say that store and uploads can be used, and that nothing is known to keep jobs from being worked on."""
     await service.store.read(lambda store: store.events.last())
-    if obstacle := service.manager.obstacle():
-        raise RefusedError(503, "work", obstacle)
+    if why := await asyncio.to_thread(service.manager.obstacle):
+        raise RefusedError(503, "work", why)
+    if not service.local and (why := await asyncio.to_thread(obstacle, service.files)):
+        raise RefusedError(503, "disk", why)
     return {"status": "ok"}
 
 

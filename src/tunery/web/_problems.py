@@ -12,30 +12,24 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tunery._errors import (
-    BudgetError,
     LostJobError,
-    ModelError,
     NothingFoundError,
     StoreError,
-    TargetError,
     TuneryError,
     UsageError,
     misfit,
+    problem_type,
 )
 from tunery.web._bodies import without_places
 
 _log = logging.getLogger(__name__)
-_PREFIX = "urn:tunery:problem:"
 # The first that fits counts: a subclass comes before its class.
-_KINDS: tuple[tuple[type[TuneryError], int, str], ...] = (
-    (NothingFoundError, 404, "not-found"),
-    (LostJobError, 409, "lost-job"),
-    (StoreError, 503, "store"),
-    (ModelError, 422, "model"),
-    (TargetError, 422, "target"),
-    (BudgetError, 422, "budget"),
-    (UsageError, 422, "request"),
-    (TuneryError, 500, "work"),
+_STATUS: tuple[tuple[type[TuneryError], int], ...] = (
+    (NothingFoundError, 404),
+    (LostJobError, 409),
+    (StoreError, 503),
+    (UsageError, 422),
+    (TuneryError, 500),
 )
 _RETRY_S = "5"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -59,31 +53,25 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unforeseen)
 
 
-def problem(status: int, kind: str, sentence: str) -> JSONResponse:
-    """Return a problem document."""
-    body = {"type": _PREFIX + kind, "title": HTTPStatus(status).phrase, "status": status, "detail": sentence}
+def problem(status: int, kind: TuneryError | str, sentence: str) -> JSONResponse:
+    """Return a problem document of an error of ours, or of another kind."""
+    body = {"type": problem_type(kind), "title": HTTPStatus(status).phrase, "status": status, "detail": sentence}
     headers = {"Retry-After": _RETRY_S} if status in {429, 503} else {}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body, status, headers, media_type="application/problem+json")
 
 
-def problem_of(error: TuneryError) -> tuple[int, str]:
-    """Return the status and the kind of an error of ours."""
-    if isinstance(error, RefusedError):
-        return error.status, error.kind
-    return next((status, kind) for of, status, kind in _KINDS if isinstance(error, of))
-
-
 async def _ours(request: Request, error: Any) -> JSONResponse:
     if isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL and not isinstance(error, RefusedError):
         return await _of_disk(request, error.__cause__)
-    status, kind = problem_of(error)
     service, said = request.app.state.service, str(error)
     if not service.local:  # where its store is, is nobody else's business
         said = said.replace(f"the store {service.store.place}", "the store").replace(service.store.place, "the store")
         said = without_places(said, service.hidden)
-    return problem(status, kind, said)
+    if isinstance(error, RefusedError):
+        return problem(error.status, error.kind, said)
+    return problem(next(status for of, status in _STATUS if isinstance(error, of)), error, said)
 
 
 async def _invalid(_: Request, error: Any) -> JSONResponse:

@@ -62,11 +62,12 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         if verbose:
             with suppress(MemoryError):
                 sys.stderr.write(printable(traceback.format_exc()))
-        return _fail(_message(error, verbose), _code(error), as_json)
+        return _fail(_message(error, verbose), exit_code(error), as_json)
     return result if isinstance(result, int) else 0
 
 
-def _code(error: Exception) -> int:
+def exit_code(error: Exception) -> int:
+    """Return what a command ends with that has failed."""
     if isinstance(error, TyperException):
         return error.exit_code
     return BAD_USAGE if isinstance(error, UsageError) or missing_part(error) else FAILED

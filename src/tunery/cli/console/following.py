@@ -58,7 +58,9 @@ def followed(*, verbose: bool, server: str = "", output: Path | None = None, for
 
 
 def report(status: "JobStatus", *, as_json: bool) -> None:
-    """Print how a job stands; one that failed makes the command fail."""
+    """Print how a job stands; one that failed makes the command fail, as the same would have here."""
+    from tunery._errors import error_of
+    from tunery.cli.console.failure import exit_code
     from tunery.domain import JobState
     from tunery.reports.data import sums
     from tunery.reports.format import duration, milliseconds
@@ -74,7 +76,7 @@ def report(status: "JobStatus", *, as_json: bool) -> None:
             f"job {status.job_id}: {status.state.value}, {spent}{gain}" + (f": {status.message}" * bool(status.message))
         )
     if status.state is JobState.FAILED:
-        raise typer.Exit(1)
+        raise typer.Exit(exit_code(error_of(status.problem, status.message)))
 
 
 def summary(status: Any) -> dict[str, Any]:
@@ -86,6 +88,7 @@ def summary(status: Any) -> dict[str, Any]:
         "model": status.request.get("model"),
         "status": status.state,
         "message": status.message,
+        "problem": status.problem,
         "spend": status.spend,
         "created_at": status.created_at,
         "updated_at": status.updated_at,

@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from tunery._errors import EngineError
+from tunery._errors import BlobError, EngineError
+from tunery._outputs import check_room
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.engines._base import Engine, HostControl, OnUsage, WorkerSpec, check_deadline
 from tunery.engines._payload import Signatures, signatures
@@ -52,7 +53,7 @@ class LocalEngine(Engine):
         self._workers: dict[str, Worker] = {}
         self._methods: dict[str, Signatures] = {}
         self._loop = Loop(self.logs, startup_s, on_usage)
-        self.control = LocalControl(self._loop, self._workers)
+        self.control = LocalControl(self._loop, self._workers, self.blobs)
         place = self.blobs.place
         self._place = None if place is None else asdict(place)
         # Runs at close, at garbage collection and at the interpreter's exit, whichever is first.
@@ -126,8 +127,8 @@ class LocalEngine(Engine):
 class LocalControl(HostControl):
     """The processes of a `LocalEngine`, which it does not keep alive."""
 
-    def __init__(self, loop: Loop, workers: Mapping[str, Worker]) -> None:
-        self._loop, self._workers = loop, workers
+    def __init__(self, loop: Loop, workers: Mapping[str, Worker], blobs: Blobs) -> None:
+        self._loop, self._workers, self._blobs = loop, workers, blobs
 
     @override
     def place(self, worker: str, cores: tuple[int, ...]) -> None:
@@ -151,7 +152,16 @@ class LocalControl(HostControl):
     @override
     def obstacle(self) -> str:
         stopped = self._loop.stopped_nursery()
-        return "" if stopped is None else f"process {stopped}, which starts workers, is stopped; continue or end it"
+        if stopped is not None:
+            return f"process {stopped}, which starts workers, is stopped; continue or end it"
+        try:
+            with self._blobs.scratch() as directory:
+                check_room(directory)
+        except BlobError as error:
+            return str(error)
+        except OSError as error:
+            return f"what workers build cannot be kept ({error.strerror}); make room in TUNERY_CACHE"
+        return ""
 
 
 def _record(workers: Mapping[str, Worker], name: str) -> Worker:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunery._errors import NothingFoundError, UsageError, WorkError
+from tunery._errors import NothingFoundError, UsageError, WorkError, error_of
 from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
 from tunery.web.client._http import ServiceClient
@@ -19,7 +19,7 @@ from tunery.web.client._http import ServiceClient
 if TYPE_CHECKING:
     from tunery.domain import Network
 
-_TRIES = 3
+_TRIES, _LONGEST_NAME = 3, 200
 
 
 def _ignore(*_: object) -> None:
@@ -62,14 +62,14 @@ def run_there(
     """Have a request done by a service; return how its job ended, and what it answered.
 
     Raises:
-        WorkError: the job has failed.
+        TuneryError: the job has failed: the error that the same would have been here.
     """
     job = submit(service, request, more, None, watcher)
     watcher.began(job["id"])
     job = service.follow(job["id"], watcher.show)
     status = status_of(job)
     if status.state is JobState.FAILED:
-        raise WorkError(status.message)
+        raise error_of(status.problem, status.message)
     return status, job["answer"] or {}
 
 
@@ -79,7 +79,7 @@ def compile_there(
     """Have a service compile a model, and fetch the file to `output`.
 
     Raises:
-        WorkError: the job has failed, or was cancelled.
+        TuneryError: the job has failed, or was cancelled.
     """
     there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
     status, answer = run_there(service, there, fill, watcher)
@@ -115,6 +115,7 @@ def status_of(job: Mapping[str, Any]) -> JobStatus:
     tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
     made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
     same = {name: job[name] for name in ("state", "request", "spend", "message", "remaining", "outlook")}
+    same["problem"] = job.get("problem", "")  # services of earlier versions do not say
     return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
 
 
@@ -172,7 +173,7 @@ def _send(service: ServiceClient, path: Path, watcher: Watcher) -> dict[str, Any
     for number, (name, place) in enumerate(weights.items(), 1):
         watcher.say(f"sending its weights, file {number} of {len(weights)}")
         sent[name] = service.upload(place)
-    return {"model": digest, **({"weights": sent} if sent else {})}
+    return {"model": digest, "name": path.name[-_LONGEST_NAME:], **({"weights": sent} if sent else {})}
 
 
 def _weights(path: Path) -> dict[str, Path]:

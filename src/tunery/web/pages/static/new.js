@@ -109,7 +109,7 @@ export async function open(main, { account }) {
 
   // What of the form every kind of job is asked with.
   function asked() {
-    const job = { model, target: target.value.trim() || "native", threads: Number(threads.value) || 0, dialect: dialect.value.trim() };
+    const job = { model, name: name.slice(0, 200), target: target.value.trim() || "native", threads: Number(threads.value) || 0, dialect: dialect.value.trim() };
     const bound = {};
     for (const part of shapes.value.trim().split(/\s+/).filter(Boolean)) {
       const [input, shape] = [part.slice(0, part.lastIndexOf("=")), part.slice(part.lastIndexOf("=") + 1)];
