@@ -22,10 +22,11 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIRECTORY
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many there are, by the version of the interface; later ones have 16
 _PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache")
-_SYSTEM = (
+SYSTEM = (
     *_PROGRAMS, "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys",
     "/sys/devices/system", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom",
 )  # fmt: skip
+"""What programs and their libraries read of this system."""
 _Path = str | os.PathLike[str]
 
 
@@ -34,7 +35,7 @@ def enter(readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     _leave_network(libc)
     if (version := landlock_version()) > 0:
-        _keep_to(libc, version, (*_SYSTEM, *readable), writable)
+        _keep_to(libc, version, (*SYSTEM, *readable), writable)
 
 
 def call_kept_to(call: "Callable[[], None]", readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:

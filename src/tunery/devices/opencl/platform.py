@@ -21,7 +21,6 @@ NO_PLATFORM = (
 MOST_THREADS = "POCL_MAX_PTHREAD_COUNT"
 """The variable that tells PoCL, before it starts, how many threads its device has."""
 _VENDORS = Path("/etc/OpenCL/vendors")
-_READABLE = ("/etc/OpenCL", "/proc/cpuinfo", "/proc/meminfo", "/proc/self", "/sys/devices/system", "/dev/null")
 T = TypeVar("T")
 
 
@@ -74,7 +73,8 @@ def connect() -> Connection:
     except ImportError as error:
         raise DialectError(no_library()) from error
     thread = ThreadPoolExecutor(1, "opencl")
-    readable, writable = (*_READABLE, sys.prefix, sys.base_prefix), [os.environ["POCL_CACHE_DIR"]]
+    readable = (*_sandbox.SYSTEM, _VENDORS.parent, sys.prefix, sys.base_prefix)
+    writable = [os.environ["POCL_CACHE_DIR"]]
     alone = all("pocl" in one.name for one in _VENDORS.glob("*.icd"))
     if alone:
         _sandbox.keep(thread, readable, writable)
