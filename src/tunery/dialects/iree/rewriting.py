@@ -5,7 +5,8 @@ place of the window: a depthwise convolution is the sum of their products with t
 any other convolution one product of matrices, of all slices side by side, for each group. Strides become a dimension,
 so that a slice takes what lies together. Without strides, three to seven places of a row or column take Winograd's
 algorithm (1980) in one dimension: of 3x3, 18 products for four results in place of 36. In two dimensions it is not
-faster: it has more and smaller dispatches. Whatever is between, element by element, stays channels last, too.
+faster: it has more and smaller dispatches. Convolutions of few channels stay. Whatever is between, element
+by element, stays channels last, too.
 """
 
 import math
@@ -45,7 +46,7 @@ _MOST_PLACES = 64
 def rewrite(model: Path, output: Path, *, winograd: bool = True) -> bool:
     """Write a model that computes the same, to `output`; return whether there is anything to rewrite.
 
-    Large convolutions of 3x3 take Winograd's algorithm where `winograd` says so.
+    Where `winograd` says so, large convolutions take Winograd's algorithm, and those of few channels stay convolutions.
     What has inner graphs, or weights beside its file, is left as it is.
     """
     if model.stat().st_size > _LARGEST:
