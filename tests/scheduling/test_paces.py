@@ -66,6 +66,24 @@ def test_a_slow_host_is_given_less_and_named_until_it_is_fast_again(caplog: pyte
     assert shares(paces, 30) == dict.fromkeys(HOSTS, 10)
 
 
+def test_a_host_about_twice_as_slow_is_named_once_until_it_has_clearly_recovered() -> None:
+    named: list[str] = []
+    paces = Paces(named=lambda host, _: named.append(host))
+
+    def build(times: float, builds: int = 15) -> None:
+        for _ in range(builds):
+            for host in HOSTS:
+                paces.built(host, "alike", times if host == "far" else 1.0)
+
+    for _ in range(5):
+        build(2.4)
+        build(1.8)
+    assert named == ["far"]
+    build(1.0, builds=60)
+    build(3.0)
+    assert named == ["far", "far"]
+
+
 def test_equal_hosts_that_build_different_things_are_equal() -> None:
     paces = Paces()
     random = Random(0)

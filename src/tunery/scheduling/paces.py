@@ -10,6 +10,7 @@ from tunery.domain import HERE
 _WEIGHT = 0.1  # of the latest build in a mean
 _ENOUGH = 5  # builds of a host before it is judged
 _SLOW, _MOST = 2.0, 16.0  # times the fastest host's: from where on a host is slow, and how slow it is called at most
+_RECOVERED = 1.5  # times the fastest host's: below it a slow host may be named again
 _log = logging.getLogger(__name__)
 
 
@@ -80,10 +81,14 @@ class Paces:
 
         A host that was lost with a build counts as twice as slow, for each time, until builds succeed there again.
         """
-        seen = self._seen.get(host, _Seen())
-        known = [one.against_usual.value for one in self._seen.values() if one.against_usual.count >= _ENOUGH]
-        slower = math.exp(seen.against_usual.value - min(known)) if seen.against_usual.count >= _ENOUGH else 1.0
+        seen, slower = self._seen.get(host, _Seen()), self._slower(host)
         return min((slower if slower >= _SLOW else 1.0) * math.pow(2.0, seen.losses), _MOST)
+
+    def _slower(self, host: str) -> float:
+        """Return how many times as long as on the fastest host builds took there; 1 before there are enough of them."""
+        means = {name: seen.against_usual for name, seen in self._seen.items()}
+        known = {name: mean.value for name, mean in means.items() if mean.count >= _ENOUGH}
+        return math.exp(known[host] - min(known.values())) if host in known else 1.0
 
     def first_free(self, loads: Mapping[str, HostLoad]) -> str:
         """Return the host where another build would end first; of equals the one with most room for its size.
@@ -122,8 +127,10 @@ class Paces:
         return f"{why}: it is given fewer"
 
     def _name(self, host: str, seen: _Seen) -> None:
-        """Name a host when it becomes slow or unsteady."""
-        said = self.remark(host)
-        if said and not seen.named:
-            self._named(host, said)
-        seen.named = bool(said)
+        """Name a host when it becomes slow or unsteady, once until it has clearly recovered."""
+        if said := self.remark(host):
+            if not seen.named:
+                self._named(host, said)
+            seen.named = True
+        elif self._slower(host) < _RECOVERED:
+            seen.named = False
