@@ -359,7 +359,7 @@ def _bound(shapes: Mapping[str, Sizes]) -> dict[str, tuple[int, ...]]:
 def _tune_there(
     service: "ServiceClient", request: "Request", on_progress: "Callable[[Progress], None]"
 ) -> "TuneReport":
-    from tunery.service.resuming import report_from
+    from tunery.reports.data import tune_report
     from tunery.web.client import Watcher, progress_of, run_there
 
     def show(kind: str, data: dict[str, Any]) -> None:
@@ -368,8 +368,8 @@ def _tune_there(
 
     if request.store:
         raise UsageError("a service keeps its own records; leave out `store`")
-    status, began = run_there(service, request, {}, Watcher(show=show))
-    return report_from(_done(status), began, service.url)
+    status, began = run_there(service, request, Watcher(show=show))
+    return tune_report(_done(status), began, service.url)
 
 
 def _compile_there(
@@ -380,8 +380,8 @@ def _compile_there(
 
     inputs = [] if ":" in request.model else [Path(request.model)]
     check_output(output, NETWORK, inputs=inputs, force=force)
-    more = {"any_shape": True} if any_shape else {}
-    return compile_there(service, request, output, {"predict": True, **more})[0]
+    asked_for = replace(request, options={"predict": True, "any_shape": any_shape})
+    return compile_there(service, asked_for, output)[0]
 
 
 def _bench_there(service: "ServiceClient", request: "Request", against: Sequence[str], seconds: float) -> "BenchReport":
@@ -389,8 +389,9 @@ def _bench_there(service: "ServiceClient", request: "Request", against: Sequence
     from tunery.reports.data import bench_report
     from tunery.web.client import run_there
 
-    there = replace(request, kind="bench", budget=Budget(), latency_target_s=None)
-    status, answer = run_there(service, there, {"against": list(against), "seconds": seconds})
+    options = {"against": list(against), "seconds": seconds}
+    there = replace(request, kind="bench", budget=Budget(), latency_target_s=None, options=options)
+    status, answer = run_there(service, there)
     _done(status)
     return bench_report(answer)
 

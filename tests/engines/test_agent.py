@@ -44,7 +44,9 @@ sys.exit(agent.serve_stdio(Path(sys.argv[1])))
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Mark all processes that this test starts."""
+    """Mark all processes that this test starts, which have a temporary directory of their own."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setenv("TUNERY_TEST_FAMILY", str(tmp_path))
     return tmp_path
 
@@ -54,6 +56,7 @@ def engine(mark: Path) -> Iterator[AgentEngine]:
     with FakeBlobs() as blobs, AgentEngine("far", AGENT, blobs, timing=QUICK) as engine:
         yield engine
     wait_until(lambda: not family(mark))
+    assert not list((mark / "temporary").iterdir())
 
 
 def bent(change: str, cache: Path) -> str:

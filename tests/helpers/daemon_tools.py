@@ -34,7 +34,7 @@ class Client:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> JobStatus:
         with ServiceClient.local(self.path) as service:
-            job = submit(service, asked, {}, share)
+            job = submit(service, asked, share)
             on_job(job["id"])
             return status_of(service.follow(job["id"], shown(on_progress)) if on_progress else job)
 

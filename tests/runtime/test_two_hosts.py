@@ -43,7 +43,7 @@ from tunery.runtime.hosts import further
 from tunery.runtime.hosts.workers import MEASURER
 from tunery.runtime.runtime import Runtime
 from tunery.service.machines import machines
-from tunery.service.manager import JobManager
+from tunery.service.runner import Assignment, JobRunner
 from tunery.service.session import Session, tune
 from tunery.store import open_store
 
@@ -277,10 +277,9 @@ def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) 
 
     async def main() -> list[TuneReport]:
         with open_store(asked.store) as store:
-            async with JobManager(store) as room:
-                stop = threading.Event()
-                there = asyncio.create_task(room.run(replace(asked, on=FAR), lambda _: None, stop))
-                here = await room.run(replace(asked, seed=1), lambda _: None, stop)
+            async with JobRunner(store) as runner:
+                there = asyncio.create_task(runner.tune(Assignment(replace(asked, on=FAR))))
+                here = await runner.tune(Assignment(replace(asked, seed=1)))
                 assert not there.done()
                 ready.touch()
                 return [here, await there]
@@ -310,9 +309,9 @@ def test_a_service_uses_a_host_that_is_added_while_it_runs_and_leaves_one_that_i
 
     async def main(made: list[Runtime]) -> TuneReport:
         with open_store(asked.store) as store:
-            async with JobManager(store, follow_hosts=True) as manager:
+            async with JobRunner(store, follow_hosts=True) as runner:
                 stop = threading.Event()
-                work = asyncio.create_task(manager.run(asked, lambda _: None, stop))
+                work = asyncio.create_task(runner.tune(Assignment(asked, stop=stop)))
                 await soon(lambda: bool(made) and builds(made[0])[HERE] > 0)
                 add_host(FAR, agent(tmp_path / "far"))
                 await soon(lambda: builds(made[0])[FAR] > 2)
@@ -322,7 +321,7 @@ def test_a_service_uses_a_host_that_is_added_while_it_runs_and_leaves_one_that_i
                 await soon(lambda: builds(made[0])[HERE] > here + 2)
                 assert FAR not in [machine.name for machine in machines(host_facts(), (), made[0].dispatch, made)]
                 with pytest.raises(UsageError, match="no host 'far'"):
-                    await manager.run(replace(asked, on=FAR), lambda _: None, stop)
+                    await runner.tune(Assignment(replace(asked, on=FAR)))
                 add_host(FAR, agent(tmp_path / "far"))
                 await soon(lambda: builds(made[0])[FAR] > there)
                 stop.set()

@@ -51,7 +51,7 @@ def expect_whole(room: JobManager) -> None:
     scheduler.validate_state()
     assert (scheduler.snapshot().running, scheduler.snapshot().ready, scheduler.snapshot().jobs) == (0, 0, 0)
     assert room.dispatch.waiting == room.dispatch.pinned == {}
-    assert all(searches._open == {} for _, searches in room._runtimes)
+    assert all(room.runner.runtimes.searches(one)._open == {} for one in room.runner.runtimes)
     Scheduler.replay(scheduler.log).validate_state()
 
 
@@ -110,7 +110,7 @@ def test_jobs_with_the_same_tasks_share_their_work(tmp_path: Path) -> None:
             assert raced(tmp_path).total() < 80
             best = [{task.name: task.best_s for task in status.tasks} for status in done]
             assert best[0] == pytest.approx(best[1], rel=0.05)
-            assert len(list(room._runtimes)) == 1
+            assert len(list(room.runner.runtimes)) == 1
             expect_whole(room)
 
     run(main())
@@ -167,7 +167,7 @@ def test_a_job_that_ends_leaves_its_tasks_to_the_other(tmp_path: Path) -> None:
         async with room_in(tmp_path) as (room, store):
             jobs = [await room.submit(request_in(tmp_path, ENDLESS, budget)) for budget in ("4000trials", "60trials")]
             await until_trials(room, jobs[1], 10)
-            [(_, searches)] = room._runtimes
+            searches = room.runner.runtimes.searches(*room.runner.runtimes)
             weights = [search.state.progress.weight for search, _ in searches._open.values()]
             await room.cancel(jobs[0])
             assert store.job(jobs[0]).state is JobState.CANCELLED
@@ -594,8 +594,7 @@ def test_a_store_that_is_full_for_a_while_leaves_no_job_that_nobody_can_end(
             full = True
             with pytest.raises(StoreError, match="full"):
                 await room.cancel(jobs[0])
-            while any(entry.work in asyncio.all_tasks() and room.dispatch.spans[-1].end_s > room.dispatch.now() - 0.5
-                      for entry in room._entries.values()):  # fmt: skip
+            while room.dispatch.scheduler.snapshot().jobs:
                 await asyncio.sleep(0.05)
             full = False
             await room.cancel(jobs[0])

@@ -67,6 +67,8 @@ def test_one_owners_queue_does_not_make_another_wait() -> None:
     assert next_of(queue, {"ann": 31}) == jobs[-1]
     assert next_of(queue, {"ann": 3, "bob": 4}) == jobs[0]
     assert queue.before(jobs[-1].job_id) == 0, "its owner has no other"
+    local = queue_of(jobs_of([ShareRequest()] * 500 + [ShareRequest("ann")]))
+    assert next_of(local, {"": 2, "ann": 1}).owner == "ann", "jobs without an owner are one user's"
     heavy = queue_of(jobs_of([ShareRequest("ann"), ShareRequest("bob", weight=4.0)]))
     assert next_of(heavy, {"ann": 2, "bob": 4}).owner == "bob"
 
@@ -92,12 +94,13 @@ def test_an_endless_stream_of_urgent_short_jobs_overtakes_only_so_many_times(
 
 
 def test_few_begin_on_few_cores_but_each_owner_has_a_place() -> None:
-    mine, nobodys = QueuedJob("a", ShareRequest("ann"), 0), QueuedJob("b", ShareRequest(), 1)
-    begun = next(count for count in range(1000) if not has_place(nobodys, {"ann": count}, cores=2))
+    anns, local = QueuedJob("a", ShareRequest("ann"), 0), QueuedJob("b", ShareRequest(), 1)
+    begun = next(count for count in range(1000) if not has_place(local, {"": count}, cores=2))
     assert 2 <= begun < 32
-    assert not has_place(mine, {"ann": begun}, cores=2)
-    assert has_place(nobodys, {"ann": begun}, cores=4)
-    assert has_place(mine, {"bob": begun}, cores=2), "ann has none at work"
+    assert not has_place(anns, {"ann": begun}, cores=2)
+    assert has_place(local, {"": begun}, cores=4)
+    assert has_place(anns, {"": begun}, cores=2), "ann has none at work"
+    assert has_place(local, {"ann": begun}, cores=2), "nor has the local user"
     assert has_place(QueuedJob("c", ShareRequest(), 2, quick=True), {"ann": begun}, cores=2)
 
 

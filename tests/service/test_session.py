@@ -1,6 +1,8 @@
 """Several verbs in one session: one set of workers, and each model read once."""
 
 import asyncio
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,12 @@ import pytest
 from tunery.delivery.files.loading import load_compiled
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import MODEL_CHANGED, FillPolicy, Progress, Request
+from tunery.reports.data import compile_report
+from tunery.reports.job import COMPILED
 from tunery.service.codec import request_data, request_of
 from tunery.service.manager import JobManager
 from tunery.service.session import Session
+from tunery.service.stored_jobs import answer_of
 from tunery.store import Store, open_store
 
 
@@ -35,6 +40,26 @@ def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
         assert all(key is not None for _, key in report.coverage.values())
         assert children() - before == started, "no verb starts an engine of its own"
     assert children() <= before
+
+
+@pytest.mark.jobs
+def test_a_job_delivers_what_it_tuned_and_pays_for_it_and_goes_on_wherever_its_file_is(tmp_path: Path) -> None:
+    request = Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=Budget.parse("8trials"))
+    stop = threading.Event()
+    with Session(str(tmp_path / "store.db")) as session:
+        stop.set()
+        stopped = session.tune(replace(request, options={"output": str(tmp_path / "a.tunery")}), stop=stop)
+        assert (stopped.job.state, stopped.compiled) == (JobState.STOPPED, None)
+        done = session.tune(replace(request, options={"output": str(tmp_path / "b.tunery")}))
+    assert (done.resumed, done.job.job_id, done.job.state) == (True, stopped.job.job_id, JobState.DONE)
+    assert done.compiled is not None
+    assert Path(done.compiled.path) == tmp_path / "b.tunery"
+    assert [path.name for path in tmp_path.glob("*.tunery")] == ["b.tunery"]
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert "compile" in {charge.stage for charge in store.ledger(done.job.job_id)}
+        answer = answer_of(store, store.job(done.job.job_id))
+    assert answer is not None
+    assert compile_report(answer[COMPILED])[0].coverage == done.compiled.coverage
 
 
 def test_a_verb_that_is_cancelled_while_importing_ends_at_once_and_the_session_goes_on(tmp_path: Path) -> None:

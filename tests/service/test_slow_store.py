@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy.engine import make_url
 from tunery.delivery.query import query
 from tunery.domain import JobState, Mode
 from tunery.service.manager import JobManager
+from tunery.service.runner import Assignment
 from tunery.store import Store
 
 pytestmark = pytest.mark.jobs
@@ -63,7 +65,7 @@ def test_while_a_record_hangs_the_store_is_read_leases_are_kept_and_other_jobs_a
                     assert await room.store.heartbeat(job)
                     assert (await room.store.read(lambda opened: opened.job(job))).state is JobState.RUNNING
                     assert room.progress(job) is not None
-                    found = await room.do("query", request_in(tmp_path, KNOWN), query)
+                    found = await room.runner.do(Assignment(replace(request_in(tmp_path, KNOWN), kind="query")), query)
                     assert all(choice.candidate for choice in found.choices)
                     assert await room.store.read(lambda opened: opened.records()) == before, "it hung all the while"
                 finally:

@@ -6,7 +6,8 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from typing_extensions import override
@@ -25,8 +26,15 @@ class FakeBlobs(Blobs):
         self._temporary: dict[str, bytes] = {}
         self._in_use: set[str] = set()
         self._names: dict[str, str] = {}
-        self._files = Path(tempfile.mkdtemp(prefix="tunery-"))
-        self._end = weakref.finalize(self, shutil.rmtree, self._files, ignore_errors=True)
+        self._stack = ExitStack()
+        self._end = weakref.finalize(self, self._stack.close)
+
+    @cached_property
+    def _files(self) -> Path:
+        """The directory of what was asked for as a file, made when it is needed first."""
+        made = Path(tempfile.mkdtemp(prefix="tunery-"))
+        self._stack.callback(shutil.rmtree, made, ignore_errors=True)
+        return made
 
     @override
     def put(
@@ -67,7 +75,8 @@ class FakeBlobs(Blobs):
         with self._lock:
             self._in_use.discard(check_digest(digest))
             self._temporary.pop(digest, None)
-            (self._files / digest).unlink(missing_ok=True)
+            if "_files" in vars(self):
+                (self._files / digest).unlink(missing_ok=True)
 
     @override
     def take(self, digest: str, path: Path) -> None:
@@ -93,7 +102,8 @@ class FakeBlobs(Blobs):
     @contextmanager
     @override
     def scratch(self) -> Iterator[Path]:
-        path = Path(tempfile.mkdtemp(dir=self._files))
+        with self._lock:
+            path = Path(tempfile.mkdtemp(dir=self._files))
         try:
             yield path
         finally:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunery._errors import WorkError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say, width
-from tunery.cli.console.remote import Server, server_of, watching
+from tunery.cli.console.remote import Server, answered, server_of
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, Progress, Request
@@ -45,7 +44,7 @@ def bench(
 ) -> None:
     """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
     from tunery.reports.comparison import bench_text
-    from tunery.reports.data import bench_data
+    from tunery.reports.data import bench_data, bench_report
     from tunery.reports.format import shape_texts
 
     request = options.make_request(
@@ -53,7 +52,8 @@ def bench(
     )
     rivals = options.parse_rivals(against)
     if url := server_of(server, store):
-        reports = [_there(url, one, rivals, seconds, verbose=verbose) for one in request.each_shape]
+        asked_for = replace(request, kind="bench", options={"against": list(rivals), "seconds": seconds})
+        reports = [bench_report(answered(url, one, verbose=verbose)) for one in asked_for.each_shape]
     else:
         from tunery.service.session import Session
 
@@ -69,20 +69,6 @@ def bench(
         if len(reports) > 1:
             say(f"\n{', '.join(shape_texts(one))}")
         say(bench_text(report, width()))
-
-
-def _there(url: str, request: "Request", rivals: tuple[str, ...], seconds: float, *, verbose: bool) -> "BenchReport":
-    """Compare at a service, on its machine."""
-    from tunery.domain import JobState
-    from tunery.reports.data import bench_report
-    from tunery.web.client import connect, run_there
-
-    with connect(url) as service, watching(service, verbose=verbose) as watcher:
-        more = {"against": list(rivals), "seconds": seconds}
-        status, answer = run_there(service, replace(request, kind="bench"), more, watcher)
-    if status.state is not JobState.DONE:
-        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compared")
-    return bench_report(answer)
 
 
 def compared_with(

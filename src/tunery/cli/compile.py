@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
@@ -84,9 +85,9 @@ def compile_(
         from tunery.web.client import compile_there, connect
 
         path = fetched_file(request, output, force=force)
-        more = {**options.fill_of(guess), **({"any_shape": True} if any_shape else {})}
+        asked_for = replace(request, options={**options.fill_of(guess), "any_shape": any_shape})
         with connect(url) as service, watching(service, verbose=verbose, output=path, force=force) as watcher:
-            report, network = compile_there(service, request, path, more, watcher)
+            report, network = compile_there(service, asked_for, path, watcher)
         if json:
             emit(compile_data(report))
         else:

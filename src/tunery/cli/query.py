@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import NothingFoundError, UsageError, WorkError
+from tunery._errors import NothingFoundError, UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, server_of, watching
+from tunery.cli.console.remote import Server, answered, server_of
 
 if TYPE_CHECKING:
-    from tunery.domain.request import FillPolicy, Request
-    from tunery.web.client import ServiceClient
+    from tunery.domain.request import Request
 
 _DOCUMENTED = ("network", "target", "tasks", "skipped", "refused", "latency_s", "unknown", "target_s", "met", "tuning")
 _OPERATOR_FIELDS = (
@@ -82,7 +81,8 @@ def query(
             raise UsageError("--all shows what was measured; leave out --zero-shot, --few-shot and --latency-target")
         _query_all(url, request, as_json=json, verbose=verbose)
         return
-    answer = _there(url, request, policy, verbose=verbose) if url else _here(request, policy)
+    asked_for = replace(request, kind="query", options=options.fill_of(policy))
+    answer = answered(url, asked_for, create=policy is not None, verbose=verbose)
     if answer["nothing"]:
         from tunery.reports.text import asked
 
@@ -95,34 +95,6 @@ def query(
         _print(answer)
         if answer["open"] and policy is None:
             say(f"{len(answer['open'])} have no tuned candidate; `tunery compile` predicts one, as --zero-shot shows")
-
-
-def _here(request: "Request", policy: "FillPolicy | None") -> dict[str, Any]:
-    from tunery.reports.data import query_data
-    from tunery.service.session import query as query_model
-
-    return query_data(query_model(request, policy))
-
-
-def _there(url: str, request: "Request", policy: "FillPolicy | None", *, verbose: bool) -> dict[str, Any]:
-    """Ask a service, which knows what was measured on its machines."""
-    from tunery.web.client import connect
-
-    with connect(url) as service:
-        return _answered(service, replace(request, kind="query"), options.fill_of(policy), verbose=verbose)
-
-
-def _answered(
-    service: "ServiceClient", request: "Request", more: Mapping[str, Any], *, verbose: bool
-) -> dict[str, Any]:
-    from tunery.domain import JobState
-    from tunery.web.client import run_there
-
-    with watching(service, verbose=verbose) as watcher:
-        status, answer = run_there(service, request, more, watcher)
-    if status.state is not JobState.DONE:
-        raise WorkError(f"job {status.job_id} is {status.state.value}; it has no answer")
-    return answer
 
 
 def _print(answer: Mapping[str, Any]) -> None:
@@ -241,18 +213,17 @@ def _query_operator(subject: str, store_url: str, server: str, *, as_json: bool)
 
 def _query_all(url: str, request: "Request", *, as_json: bool, verbose: bool) -> None:
     """Show what is known of a model's operators by every dialect, on every device."""
+    tasks = answered(url, replace(request, kind="extract"), verbose=verbose)["tasks"]
+    workloads = [task["workload"] for task in tasks]
     if url:
         from tunery.web.client import connect
 
         with connect(url) as service:
-            tasks = _answered(service, replace(request, kind="extract"), {}, verbose=verbose)["tasks"]
-            found = service.operators(workloads=[task["workload"] for task in tasks])
+            found = service.operators(workloads=workloads)
     else:
         from tunery.reports.records import best_operators
-        from tunery.service.session import extract
         from tunery.store import open_store
 
-        workloads = [task.workload.key for task in extract(request).tasks]
         with open_store(request.store, create=False, keep=False) as store:
             found = best_operators(store, workloads=workloads)
     _print_operators(found, f"no verified record of any operator of {request.model}; tune it first", as_json=as_json)

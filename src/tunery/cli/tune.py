@@ -1,5 +1,6 @@
 """`tunery tune`: the main job."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,16 +82,17 @@ def _tune_there(
     url: str, request: "Request", output: Path | None, server: str, *, force: bool, as_json: bool, verbose: bool
 ) -> None:
     """Tune at a service, and fetch the compiled network; what is advised names the `server` that was given."""
-    from tunery.service.resuming import report_from
+    from tunery.reports.data import tune_report
     from tunery.web.client import connect, fetch, run_there
 
     with connect(url) as service:
         with watching(service, verbose=verbose, output=output, force=force) as watcher:
-            status, began = run_there(service, request, {"deliver": output is not None}, watcher)
+            asked_for = replace(request, options={"deliver": output is not None})
+            status, began = run_there(service, asked_for, watcher)
         if not began or status.state is not JobState.DONE:
             report(status, as_json=as_json)
             raise typer.Exit(1)
-        found, compiled = report_from(status, began, service.url), None
+        found, compiled = tune_report(status, began, service.url), None
         if output is not None:
             compiled, _ = fetch(service, status, began, output)
     if as_json:
@@ -122,17 +124,27 @@ def run(
     force: bool = False,
     job_id: str = "",
 ) -> None:
-    """Tune with a live line, then compile and compare if asked for, and print the result; `job_id` is resumed."""
+    """Tune with a live line, and compile if asked for; then compare, and print the result; `job_id` is resumed."""
+    from tunery.cli.bench import compared_with
+    from tunery.reports.data import plain
+    from tunery.reports.job import COMPARED
     from tunery.service.session import Session
 
+    if output is not None:
+        request = replace(request, options={"output": str(output.absolute()), "force": force})
     hosts = say_hosts()
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
-        compiled = compared = None
-        failed = tuned.job.message if tuned.job.state is JobState.FAILED else ""
-        if exit_code is None and not failed:
-            compiled, compared = _deliver(session, request, output, rivals, force=force, verbose=verbose)
-            _note(session, tuned.job.job_id, compiled, compared)
+        job, compiled, compared = tuned.job, tuned.compiled, None
+        failed = job.state is JobState.FAILED or (
+            exit_code is None and compiled is None and bool(request.options.get("output"))
+        )
+        if compiled is not None and output is not None:
+            compiled = replace(compiled, path=str(output))
+        if rivals and exit_code is None and not failed:
+            alone = compiled.request_of(request) if compiled else request
+            compared = compared_with(session, alone, rivals, BENCH_S, output, verbose=verbose)
+            session.note(job.job_id, COMPARED, {"latency_s": plain(compared.latency_s)})
     if as_json:
         emit({**_data(tuned, compiled, compared), "hosts": hosts})
     else:
@@ -140,7 +152,7 @@ def run(
     if exit_code is not None:
         raise typer.Exit(exit_code)
     if failed:
-        raise WorkError(failed)
+        raise WorkError(job.message)
 
 
 def watched(
@@ -161,42 +173,6 @@ def watched(
 
         report = session.tune(request, show, interrupt.event, job_id)
     return report, interrupt.exit_code
-
-
-def _deliver(
-    session: "Session",
-    request: "Request",
-    output: Path | None,
-    rivals: tuple[str, ...],
-    *,
-    force: bool,
-    verbose: bool,
-) -> "tuple[CompileReport | None, BenchReport | None]":
-    from tunery.cli.bench import compared_with
-    from tunery.cli.console.live import LiveLine
-
-    compiled = compared = None
-    if output is not None:
-        from tunery.domain.request import FillPolicy
-
-        with LiveLine(verbose=verbose) as live:
-            live.say("compiling the network, and checking its outputs", phase="compiling")
-            compiled, _ = session.compile(request, output, FillPolicy(), force=force)
-    if rivals:
-        alone = compiled.request_of(request) if compiled else request
-        compared = compared_with(session, alone, rivals, BENCH_S, output, verbose=verbose)
-    return compiled, compared
-
-
-def _note(session: "Session", job_id: str, compiled: "CompileReport | None", compared: "BenchReport | None") -> None:
-    """Keep with the job what its network takes as a whole, for its report."""
-    from tunery.reports.data import plain
-    from tunery.reports.job import COMPARED, COMPILED
-
-    if compiled is not None:
-        session.note(job_id, COMPILED, {"latency_s": compiled.latency_s, "onnxruntime_s": compiled.onnxruntime_s})
-    if compared is not None:
-        session.note(job_id, COMPARED, {"latency_s": plain(compared.latency_s)})
 
 
 def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "BenchReport | None") -> dict[str, Any]:

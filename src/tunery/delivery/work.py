@@ -1,4 +1,4 @@
-"""What a job that delivers has at hand."""
+"""What a job has at hand."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -43,6 +43,12 @@ class Work:
     def each(self) -> "tuple[Work, ...]":
         """It and the others."""
         return (self, *self.others)
+
+    @property
+    def model_read(self) -> ImportedModel:
+        """Its model, of a job whose model was read before."""
+        assert self.imported is not None
+        return self.imported
 
     @asynccontextmanager
     async def stage(

@@ -45,7 +45,7 @@ class Request:
         prices: The file of a price sheet; "" is the user's own, or else the one that ships with tunery.
         latency_target_s: A network's latency (a sum over tasks) that is good enough.
         trimming: What is filtered and abandoned; for studies.
-        kind: `tune`, or one of `service/verbs.py:VERBS`.
+        kind: One of `service/kinds`.
         options: What a job of that kind is given beside the rest.
         trust: Whether a torch program may run code that it holds.
         on: The host whose device is measured on; "" is this one.
@@ -141,7 +141,8 @@ class TuneReport:
     `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network. `slots` is how
     many of its kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be
     measured so (None: never, so it was one at a time). `elsewhere` says by node of the network why ONNX Runtime runs
-    it. A kernel has `threads` threads. `tasks` is empty where a service did the work.
+    it. A kernel has `threads` threads. `tasks` is empty where a service did the work. `compiled` is about the file that
+    was asked for; None where there is none.
     """
 
     job: JobStatus
@@ -155,6 +156,7 @@ class TuneReport:
     calibrated_at: float | None = None
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
+    compiled: "CompileReport | None" = None
 
 
 CONTESTANTS = {

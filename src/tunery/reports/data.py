@@ -11,7 +11,7 @@ from tunery.domain import TaskState
 
 if TYPE_CHECKING:
     from tunery.delivery.query import Answer
-    from tunery.domain import Network
+    from tunery.domain import JobStatus, Network
     from tunery.domain.request import BenchReport, CompileReport, TuneReport
     from tunery.tuning.collect import CollectReport
 
@@ -51,6 +51,31 @@ def tune_data(report: "TuneReport") -> dict[str, Any]:
         "calibrated_at": report.calibrated_at,
         "elsewhere": dict(report.elsewhere),
     }
+
+
+def tune_report(status: "JobStatus", began: Mapping[str, Any], place: str, *, resumed: bool = False) -> "TuneReport":
+    """Return the report of a job that has tuned, of its status and what was known at its beginning.
+
+    Of several dialects the sums are those of the one whose network is the fastest.
+    """
+    from pydantic import TypeAdapter
+
+    from tunery.domain import Network
+    from tunery.domain.request import TuneReport
+
+    each = [(total(tasks, "baseline_s"), total(tasks, "best_s")) for tasks in by_dialect(status.tasks).values()]
+    known = [(before, after) for before, after in each if before is not None and after is not None]
+    before_s, after_s = min(known, key=lambda sums: sums[1], default=(None, None))
+    return TuneReport(
+        job=status,
+        network=TypeAdapter(Network).validate_python(began["network"]),
+        tasks=(),
+        before_s=before_s,
+        after_s=after_s,
+        resumed=resumed,
+        store=place,
+        **{name: began[name] for name in ("slots", "calibrated_at", "elsewhere", "threads")},
+    )
 
 
 def task_data(task: TaskState) -> dict[str, Any]:

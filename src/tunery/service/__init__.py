@@ -1,8 +1,9 @@
 """Jobs, for whoever asks: in this process (`session`), or for the clients of a service (the room `web`).
 
-manager         runs jobs of every kind over one scheduler
-verbs           what a kind of job does
-session         one verb after another in this process, from the command line or a script
-stored_jobs     jobs as the store keeps them; `resuming` goes on with them
+manager         which job begins, and when; a clients' room of many jobs
+runner          does a job of any kind, over one scheduler
+kinds           what a job can do: one module for each kind
+session         one job after another in this process, from the command line or a script
+stored_jobs     jobs as the store keeps them; `adoption` says which are done here
 queue_policy    which job begins
 """

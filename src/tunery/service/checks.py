@@ -5,13 +5,12 @@ import math
 from tunery._errors import UsageError
 from tunery.accounting.meter import check_effort
 from tunery.accounting.prices import load_prices
-from tunery.dialects import named_dialect
+from tunery.dialects import check_dialect, named_dialect
 from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, MOST_SHAPES, Request, ShareRequest
 from tunery.runtime.spec import RuntimeSpec
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
-from tunery.service.turns import check_dialects
-from tunery.service.verbs import options_of
+from tunery.service.kinds import KINDS, options_of
 
 _LARGEST_SEED, _LONGEST_LATENCY_S = 2**31 - 1, 1e6
 _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_OWNER = 1 << 16, 512, 128
@@ -26,7 +25,7 @@ def check(request: Request, claim: ShareRequest) -> None:
     """
     check_limits(request)
     options_of(request)
-    check_dialects(request, request.kind)
+    check_dialects(request)
     if not request.on:  # else its host says how many cores it has
         for one in request.each_dialect:
             RuntimeSpec.of(one)
@@ -36,6 +35,28 @@ def check(request: Request, claim: ShareRequest) -> None:
         raise UsageError(f"priority {claim.priority} is not between 0 and {MOST_PRIORITY}")
     if not LEAST_WEIGHT <= claim.weight <= MOST_WEIGHT:
         raise UsageError(f"weight {claim.weight} is not between {LEAST_WEIGHT:g} and {MOST_WEIGHT:g}")
+
+
+def check_dialects(request: Request) -> None:
+    """Check that a job of the request's kind may have its dialects.
+
+    Raises:
+        UsageError: it may not, or there is no such dialect.
+    """
+    for name in filter(None, request.dialects):
+        check_dialect(name)
+    if len(request.dialects) == 1:
+        return
+    if len(set(request.dialects)) < len(request.dialects) or not all(request.dialects):
+        raise UsageError(f"the dialects {request.dialect!r:.60} are not names joined by commas, each of them once")
+    if not KINDS[request.kind].several_dialects:
+        raise UsageError(
+            f"a job of the kind {request.kind} is of one dialect; name one of {', '.join(request.dialects)}"
+        )
+    if request.more_shapes:
+        raise UsageError("a file is for several shapes, or the fastest of several dialects; name one --dialect")
+    if request.on:
+        raise UsageError(f"several dialects are compared on this machine; name one --dialect for host {request.on}")
 
 
 def check_limits(request: Request) -> None:

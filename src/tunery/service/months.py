@@ -8,7 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from tunery._errors import BudgetError, StoreError
+from tunery.accounting.power import modelled_w
+from tunery.accounting.prices import load_prices
+from tunery.domain import LEAST
 from tunery.store import AsyncStore, MonthMoney, MonthPart, Store
+from tunery.tuning.account import charged
 from tunery.tuning.job import HEARTBEAT_S
 
 _AHEAD_S = 3 * HEARTBEAT_S
@@ -99,6 +103,22 @@ class MonthShare:
         if self._part is None or not self._rate:
             return HEARTBEAT_S
         return min(max((self._part.held - self._spent()) / self._rate, _SHORTEST_S), HEARTBEAT_S)
+
+
+async def take_share(store: AsyncStore, job_id: str, account: str, sheet: str, cores: int) -> MonthShare:
+    """Take the part of a job that begins, on so many cores at the prices of a `sheet`, of what is left of its month.
+
+    Raises:
+        BudgetError: it is less than a job needs before its first measurement.
+    """
+    spent = await store.read(lambda store: charged(store.job(job_id).spend, store.ledger(job_id)))
+    prices = load_prices(sheet)
+    rate = prices.of_machine(cores) + prices.of_energy(modelled_w(cores))
+    share = MonthShare(store, job_id, account, rate, spent.money or 0.0)
+    await share.look()
+    if not share.leaves(LEAST["seconds"]):
+        raise share.refusal()
+    return share
 
 
 def _now() -> datetime:

@@ -32,8 +32,8 @@ class QueuedJob:
 
     @property
     def owner(self) -> str:
-        """Who waits; a job without an owner waits for itself, though its share of the cores is the local user's."""
-        return self.claim.owner or f"job {self.job_id}"
+        """Whose job it is; jobs without an owner are the local user's."""
+        return self.claim.owner
 
     @property
     def turn(self) -> tuple[float, int]:
@@ -81,7 +81,7 @@ class JobQueue:
         return job
 
     def before(self, job_id: str) -> int:
-        """Return how many of its owner's jobs begin before a job that waits; those without an owner count together."""
+        """Return how many of its owner's jobs begin before a job that waits."""
         job = self._jobs[job_id]
         return bisect_left(self._groups[_group(job)], job.turn, key=_turn)
 
@@ -96,7 +96,7 @@ def _turn(job: QueuedJob) -> tuple[float, int]:
 
 
 def _group(job: QueuedJob) -> tuple[str, bool]:
-    return job.claim.owner, job.quick
+    return job.owner, job.quick
 
 
 def size_s(budget: Budget, effort: str) -> float:
@@ -112,8 +112,7 @@ def has_place(job: QueuedJob, at_work: Mapping[str, int], cores: int) -> bool:
     Four a core keep it busy. An owner who has none at work gets a place beyond that: nobody waits for the end of
     somebody else's long jobs. What is quick needs no place.
     """
-    alone = bool(job.claim.owner) and not at_work.get(job.owner)
-    return job.quick or alone or sum(at_work.values()) < _PER_CORE * cores
+    return job.quick or not at_work.get(job.owner) or sum(at_work.values()) < _PER_CORE * cores
 
 
 def hold_back_s(at_work: int) -> float:

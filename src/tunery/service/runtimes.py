@@ -14,7 +14,7 @@ from tunery.tuning.search.registry import SearchRegistry
 
 
 class Runtimes:
-    """A runtime, and the searches that are open on it, for each dialect, thread count, way of measuring and host.
+    """A runtime for each dialect, thread count, way of measuring and host, and the searches that are open on it.
 
     Targets may share one: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get it
     with each call. All stages are placed by one `dispatch`. With `follow`, hosts that are added or removed meanwhile
@@ -23,25 +23,25 @@ class Runtimes:
 
     def __init__(self, dispatch: Dispatch, *, follow: bool = False) -> None:
         self._dispatch, self._follow = dispatch, follow
-        self._open: dict[RuntimeSpec, tuple[Runtime, SearchRegistry]] = {}
+        self._open: dict[RuntimeSpec, Runtime] = {}
+        self._searches: dict[Runtime, SearchRegistry] = {}
         self._opening: dict[RuntimeSpec, asyncio.Task[None]] = {}
         self._stack = ExitStack()
 
-    def __iter__(self) -> Iterator[tuple[Runtime, SearchRegistry]]:
+    def __iter__(self) -> Iterator[Runtime]:
         """Go through those that are open."""
         return iter(list(self._open.values()))
 
-    def get(self, request: Request) -> tuple[Runtime, SearchRegistry]:
-        """Return what a request's job uses, started with the first request; the event loop waits meanwhile."""
+    def get(self, request: Request) -> Runtime:
+        """Return the workers of a request's job, started with the first request; the event loop waits meanwhile."""
         return self._get(RuntimeSpec.of(request))
 
-    def _get(self, spec: RuntimeSpec) -> tuple[Runtime, SearchRegistry]:
+    def _get(self, spec: RuntimeSpec) -> Runtime:
         if spec not in self._open:
-            runtime = self._stack.enter_context(open_runtime(spec, self._dispatch, follow=self._follow))
-            self._open[spec] = (runtime, SearchRegistry(runtime))
+            self._open[spec] = self._stack.enter_context(open_runtime(spec, self._dispatch, follow=self._follow))
         return self._open[spec]
 
-    async def connected(self, request: Request) -> tuple[Runtime, SearchRegistry]:
+    async def connected(self, request: Request) -> Runtime:
         """Do as `get`; other jobs go on while a host is waited for.
 
         Raises:
@@ -58,6 +58,12 @@ class Runtimes:
             await asyncio.shield(self._opening[spec])
         return self._open[spec]
 
+    def searches(self, runtime: Runtime) -> SearchRegistry:
+        """Return the searches that jobs share on a runtime."""
+        if runtime not in self._searches:
+            self._searches[runtime] = SearchRegistry(runtime)
+        return self._searches[runtime]
+
     async def close(self) -> None:
         """End all workers, also those that are being started."""
         for opening in self._opening.values():
@@ -67,7 +73,6 @@ class Runtimes:
 
     async def _connect(self, spec: RuntimeSpec) -> None:
         try:
-            runtime = await open_runtime_on(self._stack, spec, self._dispatch, follow=self._follow)
-            self._open[spec] = (runtime, SearchRegistry(runtime))
+            self._open[spec] = await open_runtime_on(self._stack, spec, self._dispatch, follow=self._follow)
         finally:
             del self._opening[spec]

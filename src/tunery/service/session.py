@@ -1,6 +1,6 @@
 """What a user can do on this machine: tune, extract, compile, bench, query, calibrate.
 
-A `Session` does any number of these over one job manager: one set of workers, each model read and lowered once. The
+A `Session` does any number of these over one job runner: one set of workers, each model read and lowered once. The
 functions of the same names open a session for one call.
 """
 
@@ -8,7 +8,7 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,10 +38,10 @@ from tunery.domain.request import (
 )
 from tunery.runtime.calibrate import calibrate_target
 from tunery.runtime.importing import ImportedModel, resolve_target
-from tunery.service.checks import check_limits
-from tunery.service.manager import JobManager, importing
-from tunery.service.turns import check_dialects
-from tunery.service.verbs import CollectOptions
+from tunery.service.checks import check_dialects, check_limits
+from tunery.service.kinds import KINDS, options_of
+from tunery.service.kinds.collect import CollectOptions
+from tunery.service.runner import Assignment, JobRunner
 from tunery.store import open_store
 from tunery.tuning.collect import CollectReport
 from tunery.tuning.collect import collect as collect_work
@@ -84,9 +84,8 @@ class Session:
         with ExitStack() as stack:
             store = stack.enter_context(open_store(self._url, create=self._create, keep=self._keep))
             self._loop = stack.enter_context(asyncio.Runner())
-            self.manager = JobManager(store)
-            self._loop.run(self.manager.__aenter__())
-            stack.callback(lambda: self._loop.run(self.manager.__aexit__(None, None, None)))
+            self.runner = JobRunner(store)
+            stack.callback(lambda: self._loop.run(self.runner.__aexit__(None, None, None)))
             self._stack = stack.pop_all()
         return self
 
@@ -114,18 +113,14 @@ class Session:
             NothingFoundError: there is no job `job_id`.
         """
         check_limits(request)
-        check_dialects(request, "tune")
+        check_dialects(request)
         began = time.monotonic()
 
-        async def run() -> TuneReport:
-            sides = await self.manager.import_model(request, lambda: on_progress(importing(request)), known=self._known)
-            for side in sides.found:
-                self._remember(side.request, side.imported)
-            return await self.manager.run(
-                request, on_progress, stop or threading.Event(), job_id=job_id, sides=sides, began=began
-            )
-
-        return self._run(run())
+        job = Assignment(request, notify=on_progress, known=self._known, stop=stop or threading.Event())
+        try:
+            return self._run(self.runner.tune(job, job_id, began))
+        finally:
+            self._remember(job.readers)
 
     def tune_tasks(self, request: Request, tasks: Sequence[Task]) -> TuneReport:
         """Tune tasks that were extracted before, of one target; the request's model is only a name.
@@ -139,11 +134,7 @@ class Session:
         network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
         imported = ImportedModel(network, tasks[0].target, get_dialect(request.dialect).compiler, tuple(tasks))
 
-        async def run() -> TuneReport:
-            sides = await self.manager.import_model(request, known=lambda _: imported)
-            return await self.manager.run(request, _ignore, threading.Event(), sides=sides)
-
-        return self._run(run())
+        return self._run(self.runner.tune(Assignment(request, known=lambda _: imported)))
 
     def extract(self, request: Request) -> ImportedModel:
         """Return the model's network, target and tasks.
@@ -311,9 +302,20 @@ class Session:
 
         return self._do("collect", replace(request, options=asdict(options)), run, on_progress, charged=True)
 
+    def answer(self, request: Request, notify: Callable[[Progress], None] = _ignore) -> Mapping[str, Any]:
+        """Do a job of the request's kind with its options; return its answer as plain data, as a service gives it.
+
+        Raises:
+            UsageError: there is no such kind, or an option is wrong; or as the job does.
+        """
+        options, kind = options_of(request), KINDS[request.kind]
+        run = kind.run
+        assert run is not None, "what tunes does not answer"
+        return self._do(request.kind, request, lambda work: run(work, options), notify, charged=kind.measures(options))
+
     def note(self, job_id: str, kind: str, payload: Mapping[str, Any]) -> None:
         """Store an event of a job."""
-        self._run(self.manager.store.write(lambda store: store.events.append(kind, payload, job_id)))
+        self._run(self.runner.store.write(lambda store: store.events.append(kind, payload, job_id)))
 
     def cancel(self) -> bool:
         """End the verb that is at work, which raises KeyboardInterrupt then; return whether one is.
@@ -352,35 +354,30 @@ class Session:
         self,
         kind: str,
         request: Request,
-        run: Callable[[Work], Coroutine[Any, Any, R]],
+        run: Callable[[Work], Awaitable[R]],
         notify: Callable[[Progress], None] = _ignore,
         *,
         charged: bool = False,
     ) -> R:
         """Do a verb; if it is to be `charged`, as a stored job."""
         check_limits(request)
+        job = Assignment(replace(request, kind=kind), notify=notify, known=self._known)
 
         async def do(work: Work) -> R:
-            for one in work.each:
-                one.imported = one.imported or self._known(one.request)
             try:
                 return await run(work)
             finally:
-                for one in work.each:
-                    if one.imported is not None:
-                        self._remember(one.request, one.imported)
+                self._remember([one for one in work.each if one.imported is not None])
 
-        known = self._known(request) if len(request.dialects) == 1 else None
-        if charged:
-            return self._run(self.manager.do_charged(replace(request, kind=kind), do, notify, known))
-        return self._run(self.manager.do(kind, request, do, notify, known))
+        return self._run((self.runner.do_charged if charged else self.runner.do)(job, do))
 
     def _known(self, request: Request) -> ImportedModel | None:
         """Return the request's model if this session has read it; that cost was charged then."""
         return self._models.get(_source(request))
 
-    def _remember(self, request: Request, imported: ImportedModel) -> None:
-        self._models[_source(request)] = replace(imported, wall_s=0.0, core_s=0.0)
+    def _remember(self, works: Sequence[Work]) -> None:
+        for one in works:
+            self._models[_source(one.request)] = replace(one.model_read, wall_s=0.0, core_s=0.0)
 
 
 def _with_kernels(request: Request, report: CompileReport) -> Request | None:
@@ -489,7 +486,9 @@ def collect(
     check_limits(request)
     if not models:
         raise UsageError("there is no network to collect from; name one that is not held out")
-    options = CollectOptions(tuple(models[1:]), tasks, per_task, tuple(hold_out), tuple(kinds))
+    options = CollectOptions(
+        networks=tuple(models[1:]), tasks=tasks, per_task=per_task, hold_out=tuple(hold_out), kinds=tuple(kinds)
+    )
     with Session(request.store) as session:
         return session.collect(replace(request, model=models[0]), options, on_progress, stop)
 

@@ -3,6 +3,7 @@
 That order is what keeps two clients, or a client and a look for jobs that others left, from undoing each other's work.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,12 +14,12 @@ from tunery.domain import JobState, JobStatus, Spend
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.job import COMPILED
 from tunery.service.codec import Plain, claim_of, request_of
-from tunery.service.resuming import check_currency, check_unchanged, refuse_twin
 from tunery.store import Store
 from tunery.tuning.account import charged
 
 _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
 _OVER = (JobState.DONE, JobState.CANCELLED)
+_ASIDE = ("budget", "options", "queue")
 
 
 def left_behind(
@@ -33,8 +34,12 @@ def left_behind(
     return [(status, request_of(status, store.url), claim) for status, claim in left if claim], gone
 
 
-def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[JobStatus, bool]:
+def begin(
+    store: Store, job_id: str, request: Plain, known: Mapping[str, Any], prices: Prices
+) -> tuple[JobStatus, bool]:
     """Become the owner of job `job_id`, of an equal unfinished one, or of a new one; say whether it was there.
+
+    `known` is what its report tells beside its status.
 
     Raises:
         UsageError: the request is no longer that of job `job_id`.
@@ -51,6 +56,7 @@ def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[Jo
         raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
     if found is not None:  # limits and prices may be others now, and `jobs resume` is to go on with these
         store.specify_job(status.job_id, request)
+    store.events.append("began", known, status.job_id)
     return store.job(status.job_id), found is not None
 
 
@@ -79,14 +85,15 @@ def acquire(store: Store, job_id: str) -> bool:
     return True
 
 
-def specify(store: Store, job_id: str, request: Plain) -> JobStatus:
-    """Store what importing a job's model has told, and return the job.
+def specify(store: Store, job_id: str, request: Plain, known: Mapping[str, Any]) -> JobStatus:
+    """Store what importing a job's model has told, as in `begin`, and return the job.
 
     Raises:
         UsageError: the model or the target has changed since the job was submitted.
     """
     check_unchanged(store.job(job_id), request)
     store.specify_job(job_id, request)
+    store.events.append("began", known, job_id)
     return store.job(job_id)
 
 
@@ -177,3 +184,52 @@ def refuse_over(status: JobStatus) -> None:
     """
     if status.state in _OVER:
         raise UsageError(f"job {status.job_id} is {status.state}; submit its model anew: what is known is used")
+
+
+class ChangedJobError(UsageError):
+    """A job's words mean something else here than where it began."""
+
+
+def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
+    """Return a job's status; what it was submitted for must still be what its words mean today.
+
+    Raises:
+        ChangedJobError: the model or the target has changed.
+    """
+    for part, what in (("network", "its model has changed"), ("target_key", "its target means another one here")):
+        if status.request.get(part) not in {request[part], ""}:
+            raise ChangedJobError(
+                f"job {status.job_id} cannot go on, for {what} since it began; start anew with "
+                f"`tunery tune {shlex.quote(request['model'])}`"
+            )
+    return status
+
+
+def check_currency(status: JobStatus, prices: Prices) -> None:
+    """Check that a job which has paid already goes on in the same money: sums and limits of two mean nothing.
+
+    Raises:
+        UsageError: the price sheet is in another currency.
+    """
+    paid = status.spend.currency if status.spend.money else ""
+    if paid not in {"", prices.currency}:
+        raise UsageError(
+            f"job {status.job_id} has been paid in {paid}, and this price sheet is in {prices.currency}; go on with "
+            "a sheet in the same currency (--prices), or start anew with another --seed"
+        )
+
+
+def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
+    """Refuse to work on what another live process is working on: both would pay for the same candidates.
+
+    Raises:
+        WorkError: there is such a process.
+    """
+    asked = {name: value for name, value in request.items() if not name.startswith(_ASIDE)}
+    for job in store.jobs(50):
+        theirs = {name: value for name, value in job.request.items() if not name.startswith(_ASIDE)}
+        if job.state is JobState.RUNNING and theirs == asked:
+            raise WorkError(
+                f"another process is tuning this as job {job.job_id}; wait for it (`tunery jobs show {job.job_id}`), "
+                "or tune with another --seed"
+            )

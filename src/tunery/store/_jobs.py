@@ -20,7 +20,7 @@ from tunery.store.database.lease import Owner, lives, this_process
 from tunery.store.database.news import announce
 
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
-_NOT_IDENTITY = frozenset({"budget", "queue", "store"})
+_NOT_IDENTITY = frozenset({"budget", "options", "queue", "store"})
 _OVER = (JobState.DONE.value, JobState.CANCELLED.value)
 _jobs = schema.jobs
 
@@ -317,7 +317,7 @@ def live_jobs(connection: Connection, job_ids: Collection[str]) -> set[str]:
 
 
 def identity(request: Mapping[str, Any]) -> str:
-    """Return the hash of what makes two requests the same job: everything but `budget…`, `queue…` and `store`."""
+    """Return the hash of what makes two requests the same job: everything but its limits, queue, store and options."""
     kept = {key: value for key, value in request.items() if key.partition("_")[0] not in _NOT_IDENTITY}
     return digest(canonical_json(encode(kept)))
 

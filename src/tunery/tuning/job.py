@@ -138,7 +138,7 @@ class TuningJob:
         try:
             await self._run_phases()
             undelivered, nothing_right = "", await self._nothing_right()
-            if self._deliver is not None and self.searches and not self._stop.is_set() and not nothing_right:
+            if self._deliver is not None and not self._stop.is_set() and not nothing_right:
                 undelivered = await self._deliver(self._account)
             await self._close([beat])
             state = JobState.RUNNING if self._goes_on else JobState.DONE

@@ -7,7 +7,7 @@ import tempfile
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,12 +15,16 @@ from tunery._settings import cache_directory
 from tunery.domain import JobStatus, TaskState
 from tunery.domain.request import DEFAULT_DIALECT, Progress
 from tunery.reports.data import plain, sums, task_data
+from tunery.service.kinds import KINDS
 from tunery.store import StoredAccount, StoredToken
 
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Role = Literal["reader", "user", "developer", "admin"]
-JobKind = Literal["tune", "compile", "bench", "query", "extract", "calibrate", "collect"]
+if TYPE_CHECKING:
+    _Kind = str
+else:
+    _Kind = Literal[tuple(KINDS)]
 _FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 _Text = Annotated[str, Field(max_length=1 << 18)]  # a bounded text is checked to be Unicode, an unbounded one is not
 _Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -69,7 +73,7 @@ class QuestionIn(_Body):
 class JobIn(QuestionIn):
     """A job: a model, a target, and what it may cost."""
 
-    kind: JobKind = "tune"
+    kind: _Kind = "tune"
     model: str = Field(
         max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`; a path if `local`."
     )

@@ -20,6 +20,7 @@ from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.codec import Plain, budget_data, request_data
+from tunery.service.kinds import KINDS
 from tunery.service.months import refuse_used_up
 from tunery.service.stored_jobs import answer_of
 from tunery.store import Event, StoredAccount
@@ -222,7 +223,7 @@ async def file(job_id: JobId, service: TheService, caller: Reader) -> FileAnswer
     """Return the compiled network of a job that compiles, or delivers what it tunes; ranges are served."""
     status = await visible(service, caller, job_id)
     path = _file_of(status)
-    if not has_file(status) or not path.is_relative_to(service.files):
+    if not has_file(status, service.files):
         raise RefusedError(404, "not-found", f"job {job_id} has no compiled file")
     return FileAnswer(path, filename=path.name, media_type="application/octet-stream")
 
@@ -232,9 +233,10 @@ def _changeable(status: JobStatus) -> str:
     return json.dumps([value for name, value in sorted(status.request.items()) if name in _CHANGEABLE])
 
 
-def has_file(status: JobStatus) -> bool:
-    """Tell whether a job has ended with a compiled network."""
-    return status.state is JobState.DONE and _file_of(status).is_file()
+def has_file(status: JobStatus, files: Path) -> bool:
+    """Tell whether a job has ended with a compiled network among a service's `files`."""
+    path = _file_of(status)
+    return status.state is JobState.DONE and path.is_relative_to(files) and path.is_file()
 
 
 def _file_of(status: JobStatus) -> Path:
@@ -271,21 +273,14 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         if not service.local:
             raise RefusedError(422, "local", "`local` is for the user of the machine that the service runs on")
         return _asked_here(job, job.local)
-    if job.kind in {"calibrate", "collect"}:
-        raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; do that on its machine")
+    kind = KINDS[job.kind]
+    if kind.refused:
+        raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; {kind.refused}")
     request = _asked_here(job, LocalIn.model_validate({}))
     model = await model_of(request, service, caller, job.weights, job.name)
-    options: dict[str, Any] = {}
-    fill = {"few_shot": job.few_shot, "few_shot_seconds": job.few_shot_seconds}
-    if job.kind == "tune" and job.deliver:
-        options = {"output": await compiled_place(service, model)}
-    elif job.kind == "compile":
-        options = {"output": await compiled_place(service, model), "predict": job.predict is not False, **fill}
-        options |= {"any_shape": True} if job.any_shape else {}
-    elif job.kind == "query":
-        options = {"predict": job.predict is True, **fill}
-    elif job.kind == "bench":
-        options = {"against": job.against, "seconds": job.seconds}
+    options = {name: value for name in kind.asked if (value := getattr(job, name, None)) is not None}
+    if "output" in kind.asked and (job.deliver or job.kind != "tune"):
+        options["output"] = await compiled_place(service, model)
     return replace(request, model=model, options=options)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, WorkError
 from tunery.cli.console.following import followed
 from tunery.cli.console.output import output_path, remark
 
@@ -109,6 +109,29 @@ def own_store(socket: str) -> str:
         return ""
     with service:
         return str(service.about()["store"])
+
+
+def answered(url: str, request: "Request", *, create: bool = True, verbose: bool) -> dict[str, Any]:
+    """Return what a job of the request's kind answers: at the service `url`, or done here where that is "".
+
+    Here its store is created if need be, unless `create` is False.
+
+    Raises:
+        WorkError: it has failed, or was paused or cancelled.
+    """
+    if not url:
+        from tunery.service.session import Session
+
+        with Session(request.store, create=create, keep=False) as session:
+            return dict(session.answer(request))
+    from tunery.domain import JobState
+    from tunery.web.client import connect, run_there
+
+    with connect(url) as service, watching(service, verbose=verbose) as watcher:
+        status, answer = run_there(service, request, watcher)
+    if status.state is not JobState.DONE:
+        raise WorkError(f"job {status.job_id} is {status.state.value}; it has no answer")
+    return answer
 
 
 @contextmanager

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tunery.web.client import ServiceClient
 
 _MOST_EVENTS = 1_000_000
-_THERE = {"deliver", "predict", "few_shot", "few_shot_seconds", "any_shape", "against", "seconds"}
-"""What a job at a service on the network may be given as an option."""
 
 app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tunery jobs list` shows it.")]
@@ -189,8 +187,7 @@ def submit_(
     dialect: options.DialectName = options.DIALECT,
     trust: options.Trust = False,
     kind: Annotated[
-        str,
-        typer.Option("--kind", help="tune, compile, bench, query, extract, calibrate or collect."),
+        str, typer.Option("--kind", help="What it does: tune, compile, query, …; a wrong one lists them.")
     ] = "tune",
     option: Annotated[
         list[str] | None,
@@ -218,16 +215,15 @@ def submit_(
     with service_at(server, socket) as service:
         if not service.is_local and (owner or weight != 1.0):
             raise UsageError("a service knows owner and weight from the account; leave out --owner and --weight")
-        more = {} if service.is_local else request.options
-        if odd := sorted(more.keys() - _THERE):
+        if not service.is_local and "output" in request.options:
             raise UsageError(
-                f"a service takes no option {odd[0]!r}; `tunery compile MODEL -o FILE --server URL` fetches a file"
+                "a service takes no option 'output'; `tunery compile MODEL -o FILE --server URL` fetches a file"
             )
         if detach:
-            report(status_of(submit(service, request, more, share)), as_json=json)
+            report(status_of(submit(service, request, share)), as_json=json)
             return
         with followed(verbose=verbose, server=service.name) as live:
-            job = submit(service, request, more, share)
+            job = submit(service, request, share)
             live.began(job["id"])
             job = service.follow(job["id"], live.show)
     _report(job, as_json=json)

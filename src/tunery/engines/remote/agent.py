@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,9 @@ class LocalAgent:
     def __init__(self, reading: int, writing: int, blobs: Blobs, device_lock: Path) -> None:
         self._reader, self._writing = FrameReader(reading), writing
         self._blobs, self._receiver = blobs, Receiver(blobs)
-        self._engine = LocalEngine(on_usage=self._used, blobs=blobs)
+        self._stack = ExitStack()
+        logs = self._stack.enter_context(blobs.scratch())  # of an agent that is killed, the next one removes it
+        self._engine = LocalEngine(logs, on_usage=self._used, blobs=blobs)
         assert self._engine.control is not None
         self._control = self._engine.control
         self._names: dict[str, str] = {}  # the other side's name of a worker, ours
@@ -79,6 +81,7 @@ class LocalAgent:
         self._engine.close()
         self._device.close()
         self._receiver.close()
+        self._stack.close()
 
     def serve(self) -> int:
         """Talk until the other side is gone."""

@@ -41,7 +41,6 @@ NOBODY = Watcher()
 def submit(
     service: ServiceClient,
     request: Request,
-    more: Mapping[str, Any],
     share: ShareRequest | None = None,
     watcher: Watcher = NOBODY,
 ) -> dict[str, Any]:
@@ -52,19 +51,17 @@ def submit(
     key = uuid.uuid4().hex
     for _ in range(_TRIES - 1):
         with suppress(WorkError, NothingFoundError):
-            return service.submit({**_body(service, request, share, watcher), **more}, key)
-    return service.submit({**_body(service, request, share, watcher), **more}, key)
+            return service.submit(_body(service, request, share, watcher), key)
+    return service.submit(_body(service, request, share, watcher), key)
 
 
-def run_there(
-    service: ServiceClient, request: Request, more: Mapping[str, Any], watcher: Watcher = NOBODY
-) -> tuple[JobStatus, dict[str, Any]]:
+def run_there(service: ServiceClient, request: Request, watcher: Watcher = NOBODY) -> tuple[JobStatus, dict[str, Any]]:
     """Have a request done by a service; return how its job ended, and what it answered.
 
     Raises:
         TuneryError: the job has failed: the error that the same would have been here.
     """
-    job = submit(service, request, more, None, watcher)
+    job = submit(service, request, None, watcher)
     watcher.began(job["id"])
     job = service.follow(job["id"], watcher.show)
     status = status_of(job)
@@ -74,7 +71,7 @@ def run_there(
 
 
 def compile_there(
-    service: ServiceClient, request: Request, output: Path, fill: Mapping[str, Any], watcher: Watcher = NOBODY
+    service: ServiceClient, request: Request, output: Path, watcher: Watcher = NOBODY
 ) -> "tuple[CompileReport, Network]":
     """Have a service compile a model, and fetch the file to `output`.
 
@@ -82,7 +79,7 @@ def compile_there(
         TuneryError: the job has failed, or was cancelled.
     """
     there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
-    status, answer = run_there(service, there, fill, watcher)
+    status, answer = run_there(service, there, watcher)
     if status.state is not JobState.DONE:
         raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
     return fetch(service, status, answer, output)
@@ -129,12 +126,13 @@ def progress_of(kind: str, data: Mapping[str, Any]) -> Progress | None:
 def _body(service: ServiceClient, request: Request, share: ShareRequest | None, watcher: Watcher) -> dict[str, Any]:
     """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
     model, priority = request.model, share.priority if share else 0
-    local, sent = None, {"model": model}
+    local, sent, options = None, {"model": model}, dict(request.options)
     if service.is_local:
         from tunery.runtime.preparing import absolute
 
         sent = {"model": absolute(model)}  # the service has another working directory
-        local = {"options": dict(request.options), "prices": request.prices, "trust": request.trust, "on": request.on}
+        local = {"options": options, "prices": request.prices, "trust": request.trust, "on": request.on}
+        options = {}
         local |= {"owner": share.owner, "weight": share.weight} if share else {}
     else:
         _check_elsewhere(request)
@@ -158,6 +156,7 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
         "dialect": request.dialect,
         "priority": priority,
         "local": local,
+        **options,
     }
 
 

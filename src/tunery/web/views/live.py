@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from tunery.domain import JobStatus
 from tunery.reports.data import plain, sums
 from tunery.reports.job import MOST_FAILURES, STAGES, JobView, failure_data, failure_text, view_of
-from tunery.service.manager import stages_event
+from tunery.service.runner import stages_event
 from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model, without_places
 from tunery.web._hub import AT_REST
@@ -68,7 +69,7 @@ class _Latest:
             latest = store.latest_changes(_JOBS, self._whose)
             changed = [(job_id, when) for job_id, when in latest if self._known.get(job_id, (None,))[0] != when]
             return [job_id for job_id, _ in latest], {
-                job_id: (when, job_row(store.job(job_id))) for job_id, when in changed
+                job_id: (when, job_row(store.job(job_id), self._service.files)) for job_id, when in changed
             }
 
         ids, changed = await self._service.store.read(ask)
@@ -108,7 +109,7 @@ class _One:
             failed = failure_data(status.tasks, store.failures(self._job_id, MOST_FAILURES))
             lines = ({"at": at(one["at"]).isoformat(), "text": failure_text(one)} for one in failed)
             log = [*_log(status, events), *lines]
-            self._parts = {"job": job_row(status), "log": log, **_parts(view)}
+            self._parts = {"job": job_row(status, self._service.files), "log": log, **_parts(view)}
 
         await self._service.store.read(ask)
         return {**self._parts, "progress": plain(self._service.manager.progress(self._job_id))}
@@ -122,15 +123,18 @@ def _parts(view: JobView) -> Sections:
     }
 
 
-def job_row(status: JobStatus) -> dict[str, Any]:
-    """Return a job as a list shows it; `before_s` and `after_s` are sums over the tasks that were reached."""
+def job_row(status: JobStatus, files: Path) -> dict[str, Any]:
+    """Return a job as a list shows it; its file is to be had if it is among a service's `files`.
+
+    `before_s` and `after_s` are sums over the tasks that were reached.
+    """
     request = status.request
     before_s, after_s = sums(status.tasks)
     return {
         "id": status.job_id, "kind": status.kind, "account": str(request.get("queue_owner", "")),
         "network": str(request.get("name", "")), "model": shown_model(str(request.get("model", ""))),
         "target": str(request.get("target", "")), "threads": request.get("threads"), "dialect": request.get("dialect"),
-        "state": status.state.value, "message": status.message, "has_file": has_file(status),
+        "state": status.state.value, "message": status.message, "has_file": has_file(status, files),
         "created_at": at(status.created_at).isoformat(),
         "updated_at": at(status.updated_at).isoformat(), "spend": plain(status.spend),
         "remaining": plain(status.remaining), "before_s": plain(before_s), "after_s": plain(after_s),

@@ -10,9 +10,10 @@ import pytest
 from tunery._errors import UsageError
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Request
+from tunery.service.kinds import KINDS, options_of
 from tunery.service.manager import JobManager
-from tunery.service.verbs import options_of
 from tunery.store import Store, open_store
+from tunery.web._bodies import JobIn
 
 pytestmark = pytest.mark.jobs
 
@@ -153,3 +154,11 @@ def test_a_queued_job_of_another_kind_is_done_by_the_next_manager(tmp_path: Path
         status = asyncio.run(take_up(store, job_id))
         assert status.state is JobState.DONE
         assert len(answer_of(store, status)["tasks"]) == 2
+
+
+def test_a_service_knows_every_kind_of_job_and_has_a_field_for_what_accounts_may_give() -> None:
+    fields = JobIn.model_fields.keys()
+    for name, kind in KINDS.items():
+        assert JobIn(kind=name, model="zoo:resnet18").kind == name
+        assert set(kind.asked) - {"output"} <= fields
+        assert not (kind.asked and kind.refused)
