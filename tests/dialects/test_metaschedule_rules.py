@@ -57,6 +57,8 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
     ("Pow", 15, EDGES, [np.float32(3)], 1, {}),
     ("Pow", 15, EDGES, [np.array([[4]], np.float32)], 1, {}),
     ("Pow", 15, TIES.astype(np.float32), [np.array([0, 1, 2, 3, -1])], 1, {}),
+    ("Slice", 9, FAR, [], 1, {"starts": [1, -3], "ends": [9223372036854775807, -1], "axes": [0, 2]}),
+    ("Slice", 9, FAR, [], 1, {"starts": [0, 2], "ends": [1, 100]}),
     ("Upsample", 9, FAR - 300, [np.array([1, 1, 2, 3], np.float32)], 1, {"mode": "nearest"}),
     ("Upsample", 9, FAR - 300, [np.array([1, 1, 2, 3], np.float32)], 1, {"mode": "linear"}),
     ("EyeLike", 17, TIES, [], 1, {"dtype": onnx.TensorProto.FLOAT, "k": -1}),

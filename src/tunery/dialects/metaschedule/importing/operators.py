@@ -148,6 +148,7 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "Pow": elements.power,
     "Sign": elements.sign,
     "OneHot": arrays.one_hot,
+    "Slice": arrays.old_slice,
     "ReduceMax": arrays.extreme_of_truths(largest=True),
     "ReduceMin": arrays.extreme_of_truths(largest=False),
     "Resize": resizing.resize,

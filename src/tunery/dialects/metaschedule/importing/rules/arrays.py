@@ -163,6 +163,19 @@ def top(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return relax.Tuple([run(relax.op.sum(values, axis)), run(relax.op.max(indices, axis))])
 
 
+def old_slice(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Cut by bounds that are attributes, as before opset 10; None where they are inputs."""
+    if "starts" not in attributes:
+        return None
+    x = inputs[0]
+    starts, ends = attributes["starts"], attributes["ends"]
+    axes, shape = [int(axis) for axis in attributes.get("axes", range(len(starts)))], shape_of(x, "Slice")
+    bounds = [
+        slice(int(start), int(end)).indices(shape[axis]) for axis, start, end in zip(axes, starts, ends, strict=True)
+    ]
+    return relax.op.strided_slice(x, axes, [start for start, _, _ in bounds], [end for _, end, _ in bounds])
+
+
 def eye_like(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Return ones on a diagonal, of the element type that is asked for."""
     (x,) = inputs
