@@ -13,6 +13,9 @@ from onnxruntime import quantization
 
 from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
+from tunery.dialects.metaschedule.variants import place_sums
+from tunery.dialects.metaschedule.variants.program import variants
+from tunery.domain import Network
 from tunery.models import prepare
 
 pytestmark = pytest.mark.tvm
@@ -144,3 +147,54 @@ def test_integers_are_the_same_to_the_last(kind: str, attributes: dict[str, Any]
     [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(*feed.values())
     [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feed)
     np.testing.assert_array_equal(ours, theirs)
+
+
+def quantising(folder: Path, shape: tuple[int, ...]) -> Network:
+    """Write a network that quantises values as it runs."""
+    value = helper.make_tensor_value_info
+    scale, zero = value("s", TensorProto.FLOAT, []), value("z", TensorProto.UINT8, [])
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])
+    outputs = [value("y", TensorProto.UINT8, shape), scale, zero]
+    graph = helper.make_graph([node], "net", [value("x", TensorProto.FLOAT, shape)], outputs)
+    path = folder / "quantising.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return prepare(str(path), {}, folder / "prepared")
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 64), (3, 48), (5, 7), (1,)])
+def test_values_are_quantised_by_their_range(shape: tuple[int, ...], tmp_path: Path) -> None:
+    network, dialect = quantising(tmp_path, shape), MetaScheduleDialect()
+    dialect.compile(network, dialect.resolve_target("native", 1), {}, tmp_path / "n.tunery")
+    ours = dialect.load_network(tmp_path / "n.tunery", 1)
+    theirs = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    spread = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    for x in (spread, np.abs(spread) + 1, -np.abs(spread), np.zeros(shape, np.float32)):
+        steps, *parameters = ours(x)
+        their_steps, *their_parameters = theirs.run(None, {"x": x})
+        for one, other in zip(parameters, their_parameters, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+        assert np.abs(steps.astype(int) - their_steps).max() <= 1  # of a value half-way between two
+
+
+def test_the_range_of_values_is_found_in_vectors_and_the_rest_is_no_reduction(tmp_path: Path) -> None:
+    network, dialect = quantising(tmp_path, (1, 32, 64)), MetaScheduleDialect()
+    tasks = dialect.extract(network, dialect.resolve_target("native", 1))
+    assert sum(place_sums.NAME in variants(task).found for task in tasks) == 2
+    [last] = [task for task in tasks if task.workload.arguments[-1].size == 32 * 64]
+    assert last.workload.kind == "elementwise"
+
+
+def test_products_that_differ_by_their_scales_are_one_task(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal((64, 64)).astype(np.float32) * size for size in (0.1, 0.3, 0.2)]
+    nodes = [helper.make_node("MatMul", [f"x{at}", f"w{at}"], [f"x{at + 1}"]) for at in range(3)]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "net", [value("x0", TensorProto.FLOAT, [32, 64])], [value("x3", TensorProto.FLOAT, [32, 64])],
+        [numpy_helper.from_array(array, f"w{at}") for at, array in enumerate(arrays)],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "f.onnx")
+    dynamic(tmp_path / "f.onnx", tmp_path / "q.onnx")
+    network, dialect = prepare(str(tmp_path / "q.onnx"), {}, tmp_path / "prepared"), MetaScheduleDialect()
+    tasks = dialect.extract(network, dialect.resolve_target("native", 1))
+    assert [task.weight for task in tasks if task.workload.kind == "matmul"] == [3]

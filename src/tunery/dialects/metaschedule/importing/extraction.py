@@ -1,6 +1,7 @@
 """A lowered network's unique tasks."""
 
 import json
+import re
 from typing import Any
 
 from tunery._errors import DialectError
@@ -11,13 +12,14 @@ from tunery.dialects.metaschedule.variants.program import open_space, tvm_target
 from tunery.dialects.metaschedule.variants.variant import CHANNELS_LAST, REMARK
 from tunery.domain import Target, Task, TensorSpec, Workload
 
-# Words in a fused function's name that tell its operator family, the heaviest first.
+# Patterns in a fused function's name that tell its operator family, the heaviest first.
 _KINDS = (
     ("conv2d", "conv2d"), ("conv1d", "conv1d"), ("conv3d", "conv3d"), ("conv", "conv"), ("matmul", "matmul"),
     ("dense", "matmul"), ("softmax", "softmax"), ("layer_norm", "norm"), ("rms_norm", "norm"), ("group_norm", "norm"),
-    ("instance_norm", "norm"), ("pool", "pool"), ("mean", "reduce"), ("sum", "reduce"), ("max", "reduce"),
-    ("min", "reduce"), ("take", "gather"), ("gather", "gather"), ("resize", "resize"), ("transpose", "layout"),
-    ("reshape", "layout"), ("concatenate", "layout"), ("split", "layout"), ("strided_slice", "layout"),
+    ("instance_norm", "norm"), ("pool", "pool"), ("mean", "reduce"), ("sum", "reduce"),
+    ("(max|min)(?!imum)", "reduce"), ("take", "gather"), ("gather", "gather"), ("resize", "resize"),
+    ("transpose", "layout"), ("reshape", "layout"), ("concatenate", "layout"), ("split", "layout"),
+    ("strided_slice", "layout"),
 )  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def _remarked(lowered: Lowered, name: str) -> Any:
 
 
 def _kind(name: str, arguments: tuple[TensorSpec, ...]) -> str:
-    kind = next((kind for word, kind in _KINDS if word in name), "elementwise")
+    kind = next((kind for pattern, kind in _KINDS if re.search(pattern, name)), "elementwise")
     if kind == "conv2d" and len(arguments) > 2:
         weights = arguments[1].shape
         if len(weights) == 4 and weights[2] == 1 and weights[3] == arguments[0].shape[-1] and weights[0] > 1:

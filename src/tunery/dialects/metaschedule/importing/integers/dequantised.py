@@ -175,6 +175,35 @@ def in_numbers(model: onnx.ModelProto, *, products: bool) -> onnx.ModelProto:
     return changed
 
 
+def with_scales_apart(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with an array of one element for each weight's scale that is times one found at run time.
+
+    A number would be part of the program: products that differ by it alone would be tasks of their own.
+    """
+    graph = model.graph
+    found = {node.output[1] for node in graph.node if node.op_type == "DynamicQuantizeLinear"}
+    if not found:
+        return model
+    scalars = {tensor.name: tensor for tensor in graph.initializer if not tensor.dims}
+    with_axes = {value.name for value in graph.value_info if value.type.tensor_type.shape.dim}
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    read = {value.name for value in graph.output}  # where a number and an array of one are not the same
+    for node in graph.node:
+        if node.op_type != "Mul" or not with_axes.intersection(node.input):
+            read.update(node.input)
+    for node in changed.graph.node:
+        if node.op_type != "Mul" or node.output[0] in read or not found.intersection(node.input):
+            continue
+        for at, name in enumerate(node.input):
+            if name in scalars:
+                apart = changed.graph.initializer.add()
+                apart.CopyFrom(scalars[name])
+                apart.name = node.input[at] = f"{node.output[0]}/tunery_scale"
+                apart.dims.append(1)
+    return changed
+
+
 def _is_matrix(node: onnx.NodeProto, numbers: _Numbers, *, products: bool) -> bool:
     """Return whether a product is one with a constant matrix; of any other operator whatever."""
     if node.op_type != "QLinearMatMul":

@@ -1,6 +1,7 @@
 """Products of quantised matrices."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tunery.dialects.metaschedule.importing.rules.common import const_like, dtyp
 
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
 _MOST_STEPS, _PLANE, _BYTE = 255.0, 4, 128
+_LEAST_CHANNELS, _MOST_CHANNELS, _MOST_COLUMNS = 16, 64, 32  # that an array is taken as where one number is made of it
 
 
 def fused_matmul(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -59,8 +61,13 @@ def quantise_dynamically(builder: Any, inputs: list[Any], _: dict[str, Any]) -> 
     [x] = inputs
     run = emitter(builder)
     zero, most = const_like(0.0, x), const_like(_MOST_STEPS, x)
-    low = run(relax.op.minimum(run(relax.op.min(x)), zero))
-    extent = run(relax.op.subtract(run(relax.op.maximum(run(relax.op.max(x)), zero)), low))
+    plane = run(relax.op.reshape(x, _as_plane(math.prod(shape_of(x, "DynamicQuantizeLinear")))))
+
+    def extreme(found: Callable[..., Any]) -> Any:
+        return run(found(run(found(plane, [1, 2]))))
+
+    low = run(relax.op.minimum(extreme(relax.op.min), zero))
+    extent = run(relax.op.subtract(run(relax.op.maximum(extreme(relax.op.max), zero)), low))
     flat = run(relax.op.equal(extent, zero))
     scale = run(relax.op.where(flat, const_like(1.0, x), run(relax.op.divide(extent, most))))
 
@@ -71,6 +78,20 @@ def quantise_dynamically(builder: Any, inputs: list[Any], _: dict[str, Any]) -> 
     steps = run(relax.op.round(run(relax.op.divide(x, scale))))
     made = run(relax.op.astype(bounded(run(relax.op.add(steps, point))), "uint8"))
     return relax.Tuple([made, scale, run(relax.op.astype(point, "uint8"))])
+
+
+def _as_plane(size: int) -> list[int]:
+    """Return a shape of so many elements, as of an image with channels last, that is reduced in vectors by threads.
+
+    >>> _as_plane(128 * 512), _as_plane(197 * 192), _as_plane(30)
+    ([1, 32, 32, 64], [1, 591, 1, 64], [1, 1, 30, 1])
+    """
+    channels = min(size & -size, _MOST_CHANNELS)
+    if channels < _LEAST_CHANNELS:
+        return [1, 1, size, 1]
+    places = size // channels
+    columns = min(places & -places, _MOST_COLUMNS)
+    return [1, places // columns, columns, channels]
 
 
 def integer_matmul(builder: Any, inputs: Sequence[Any], _: Mapping[str, Any]) -> Any:
