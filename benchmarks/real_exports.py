@@ -296,9 +296,10 @@ def _drawn(rng: np.random.Generator, value: onnx.ValueInfoProto) -> np.ndarray:
 
 
 def convert(source: Path, how: str, path: Path) -> None:
-    """Write a file in another form; quantised with unsigned activations, as ONNX Runtime advises for x86.
+    """Write a file in another form.
 
-    Of signed ones in QLinear operators it warns: mobilenet_v2 takes ten times as long there.
+    Activations are quantised without signs, as the quantiser's documentation advises for x86: signed ones, its default,
+    are slow in QLinear operators there, of which it warns.
     """
     import onnxruntime
     from onnxruntime import quantization
