@@ -13,7 +13,7 @@ from tunery.dialects.metaschedule.importing.rules.common import const_like, dtyp
 
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
 _MOST_STEPS, _PLANE, _BYTE = 255.0, 4, 128
-_LEAST_CHANNELS, _MOST_CHANNELS, _MOST_COLUMNS = 16, 64, 32  # that an array is taken as where one number is made of it
+_LEAST_CHANNELS, _MOST_CHANNELS, _MOST_COLUMNS = 16, 64, 32  # of the plane that an array is reshaped to for its range
 
 
 def fused_matmul(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -81,7 +81,7 @@ def quantise_dynamically(builder: Any, inputs: list[Any], _: dict[str, Any]) -> 
 
 
 def _as_plane(size: int) -> list[int]:
-    """Return a shape of so many elements, as of an image with channels last, that is reduced in vectors by threads.
+    """Return a shape of so many elements, that of an image with channels last: threads reduce it in vectors.
 
     >>> _as_plane(128 * 512), _as_plane(197 * 192), _as_plane(30)
     ([1, 32, 32, 64], [1, 591, 1, 64], [1, 1, 30, 1])
