@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tunery.costmodels import registry
 from tunery.domain import Budget, Mode, Origin, Rung
 from tunery.domain.request import FillPolicy, Request
-from tunery.reports.data import compile_data, query_data
+from tunery.reports.data import compile_data, query_data, tune_data
 from tunery.service.session import compile_model, query, tune
 from tunery.store import open_store
 
@@ -40,16 +40,21 @@ def there(_no_cost_model: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def moved(there: Path, here: Path, **facts: Any) -> Request:
-    """Store what was measured `there` as measured on a device with other `facts`; return a request for that store."""
+    """Store what was measured `there` as measured on host-b with these `facts`; return a request for that store.
+
+    Without `facts` its device has the fingerprint of this one.
+    """
     here.mkdir()
     request = request_in(here, SOURCE)
     with open_store(request_in(there, SOURCE).store) as source, open_store(request.store) as store:
         [device] = source.devices.find()
         known: Mapping[str, Any] = {**device.facts, **facts}
-        store.devices.save(OTHER, known, "host-b")
+        fingerprint = OTHER if facts else device.fingerprint
+        store.devices.save(fingerprint, known, "host-b")
         for task in source.tasks():
             for record in source.records(task.key):
-                store.add_record(task, replace(record, provenance=replace(record.provenance, device=OTHER), job_id=""))
+                moved_to = replace(record.provenance, device=fingerprint)
+                store.add_record(task, replace(record, provenance=moved_to, job_id="", host="host-b"))
     return request
 
 
@@ -130,6 +135,27 @@ def test_what_an_earlier_version_of_the_compiler_has_found_here_is_timed_again(t
     answer = query(request, FillPolicy(few_shot=1))
     assert {choice.rung for choice in answer.choices} == {Rung.EXACT}
     assert keys_of(answer) == best
+
+
+def test_what_an_equal_machine_has_measured_is_exact_and_names_it(there: Path, tmp_path: Path) -> None:
+    assert {row["source"] for row in query_data(query(request_in(there, SOURCE)))["tasks"]} == {""}
+    request = moved(there, tmp_path / "two")
+    rows = query_data(query(request))["tasks"]
+    assert {(row["rung"], row["source"]) for row in rows} == {("exact", "host host-b")}
+    report, _ = compile_model(request, tmp_path / "net", FillPolicy())
+    data = compile_data(report)
+    assert {one["rung"] for one in data["coverage"].values()} == {"exact"}
+    assert data["sources"] == dict.fromkeys(data["coverage"], "host host-b")
+
+
+def test_a_job_names_the_equal_machine_that_measured_its_best_until_it_measures_itself(
+    there: Path, tmp_path: Path
+) -> None:
+    request = moved(there, tmp_path / "two")
+    few, many = (tune(replace(request, budget=Budget(trials=trials), seed=trials)) for trials in (1, 24))
+    assert "host-b" in {task.best_host for task in few.job.tasks}, "one trial is of one task"
+    assert {row["best_host"] for row in tune_data(few)["tasks"]} <= {"host-b", ""}
+    assert {task.best_host for task in many.job.tasks} == {""}, "finals were held here"
 
 
 @pytest.mark.tvm

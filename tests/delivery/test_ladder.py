@@ -60,7 +60,7 @@ def test_the_best_verified_record_is_delivered_with_its_rung(store: Store) -> No
     add(store, task(), "slow", 2e-3)
     add(store, task(), "fast", 1e-3)
     add(store, task(), "base", 8e-3, origin=Origin.BASELINE)
-    [choice] = [each.choice for each in choose(store, [task()], HERE)]
+    [choice] = [each.choice for each in choose(store, [task()], HERE, "here")]
     assert (choice.rung, choice.latency_s, choice.baseline_s) == (Rung.EXACT, 1e-3, 8e-3)
     assert choice.candidate is not None
     assert choice.candidate.key == "fast"
@@ -69,7 +69,7 @@ def test_the_best_verified_record_is_delivered_with_its_rung(store: Store) -> No
 def test_the_baseline_wins_where_it_is_fastest(store: Store) -> None:
     add(store, task(), "slow", 9e-3)
     add(store, task(), "base", 8e-3, origin=Origin.BASELINE)
-    [choice] = [each.choice for each in choose(store, [task()], HERE)]
+    [choice] = [each.choice for each in choose(store, [task()], HERE, "here")]
     assert (choice.rung, choice.latency_s) == (Rung.EXACT, 8e-3)
     assert choice.candidate is not None
     assert choice.candidate.origin is Origin.BASELINE
@@ -92,7 +92,7 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_may_not_be_delivered_is_named_with_its_reason(store: Store, reason: str) -> None:
     add(store, task(), "a", **REFUSED[reason])  # type: ignore[arg-type]
-    [known] = choose(store, [task()], HERE)
+    [known] = choose(store, [task()], HERE, "here")
     assert known.task == task()
     assert (known.choice.rung, known.choice.candidate, known.choice.latency_s) == (Rung.DEFAULT, None, None)
     [why] = known.skipped
@@ -114,7 +114,7 @@ def test_a_reason_that_many_tasks_share_is_said_once_with_their_names() -> None:
 @pytest.mark.parametrize("other", [task(target="gpu"), task(threads=1)])
 def test_other_targets_are_never_served(store: Store, other: Task) -> None:
     add(store, other, "a")
-    [known] = choose(store, [task()], HERE)
+    [known] = choose(store, [task()], HERE, "here")
     assert known.choice.rung is Rung.DEFAULT
     assert [str(why) for why in known.skipped] == [f"1 record measured for another target ({other.target.key})"]
 
@@ -125,7 +125,7 @@ def test_a_planted_fast_and_wrong_one_never_wins(store: Store) -> None:
     add(store, task(), "liar", None, outcome=Outcome.WRONG_RESULT, verification=WRONG)
     add(store, task(), "zero", 0.0)
     add(store, task(), "nan", float("nan"))
-    [choice] = [each.choice for each in choose(store, [task()], HERE)]
+    [choice] = [each.choice for each in choose(store, [task()], HERE, "here")]
     assert choice.candidate is not None
     assert choice.candidate.key == "right"
 
@@ -133,7 +133,7 @@ def test_a_planted_fast_and_wrong_one_never_wins(store: Store) -> None:
 def test_choices_keep_the_tasks_order_and_mix_rungs(store: Store) -> None:
     tasks = [task("a"), task("b"), task("c")]
     add(store, tasks[1], "x")
-    known = choose(store, tasks, HERE)
+    known = choose(store, tasks, HERE, "here")
     assert [each.choice.task_key for each in known] == [t.key for t in tasks]
     assert [each.choice.rung for each in known] == [Rung.DEFAULT, Rung.EXACT, Rung.DEFAULT]
-    assert choose(store, [], HERE) == ()
+    assert choose(store, [], HERE, "here") == ()

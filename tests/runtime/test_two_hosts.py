@@ -210,6 +210,9 @@ def test_one_measures_on_a_host_and_waits_for_it_when_it_is_lost(tmp_path: Path)
     assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
     measured = [span for span in made[0].dispatch.spans if span.kind in {"measure", "finals"}]
     assert {span.worker.partition("/")[0] for span in measured} == {FAR}
+    assert {record.host for record in records_in(tmp_path)} == {FAR}
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert [device.host for device in store.devices.find()] == [FAR]
     expect_nothing_held(made[0])
     wait_until(lambda: len(family(tmp_path)) == 0)
 

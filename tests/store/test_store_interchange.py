@@ -41,6 +41,15 @@ def test_export_then_import_gives_an_equal_store(store: Store, tmp_path: Path) -
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
+def test_the_host_of_a_record_stays_in_its_store(store: Store, tmp_path: Path) -> None:
+    store.add_record(CONV, replace(record(CONV, "a"), host="build-7"))
+    assert [one.host for one in store.records()] == ["build-7"]
+    file = tmp_path / "records.jsonl"
+    store.export_records(file)
+    assert "build-7" not in file.read_text()
+    assert store.import_records(file, ACCEPT) == ImportSummary(0, 1)
+
+
 CARD = DeviceDescription("cpu", "a card", (0, 1), {"arch": "x86_64", "caches": {"l2": 1 << 20}, "clock": float("nan")})
 
 

@@ -149,13 +149,19 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
 
 def _sources(report: "CompileReport", *, predicted: bool) -> Iterator[str]:
     """Yield lines about where the tasks' candidates come from."""
+    from tunery.reports.text import equal_device_lines
+
     guessed = sum(rung == "zero-shot" for rung, _ in report.coverage.values())
-    covered = sum(key is not None for _, key in report.coverage.values()) - guessed - len(report.sources)
+    borrowed = Counter(
+        source for task, source in report.sources.items() if report.coverage[task][0] == "compatible-device"
+    )
+    covered = sum(key is not None for _, key in report.coverage.values()) - guessed - sum(borrowed.values())
     fresh = f"; {report.measured} candidates were measured for it now" if report.measured else ""
     yield f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record{fresh}"
     if not predicted and report.untuned:
         yield f"{report.untuned} of them all run untuned, which is slow: without --effort records they are predicted"
-    for source, count in Counter(report.sources.values()).items():
+    yield from equal_device_lines((rung, report.sources.get(task, "")) for task, (rung, _) in report.coverage.items())
+    for source, count in borrowed.items():
         yield f"{count} use what was measured on {source}, verified here: `tunery tune` times it here"
     if guessed:
         yield f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones"
@@ -167,11 +173,12 @@ def _sources(report: "CompileReport", *, predicted: bool) -> Iterator[str]:
 
 def _table(report: "CompileReport") -> "Table":
     from tunery.reports.format import new_table
+    from tunery.reports.text import said_source
 
     table = new_table("task", "workload", "from", "candidate")
     for task, (rung, key) in report.coverage.items():
         name, _, workload = task.rpartition(":")
-        table.add_row(name, workload, report.sources.get(task) or rung, key or "-")
+        table.add_row(name, workload, said_source(rung, report.sources.get(task, "")), key or "-")
     return table
 
 

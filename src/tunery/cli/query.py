@@ -101,12 +101,13 @@ def _print(answer: Mapping[str, Any]) -> None:
     from tunery.domain import Rung
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text, milliseconds, new_table, ratio, short
+    from tunery.reports.text import equal_device_lines, said_source
 
     table = new_table("task", "key", "#calls", "from", "#untuned ms", "#tuned ms", "#speed-up", "candidate")
     rows = answer["tasks"]
     for row in rows:
         table.add_row(
-            row["name"], short(row["task"]), str(row["weight"]), row["source"] or row["rung"],
+            row["name"], short(row["task"]), str(row["weight"]), said_source(row["rung"], row["source"]),
             milliseconds(row["baseline_s"]), milliseconds(row["latency_s"]), ratio(row["baseline_s"], row["latency_s"]),
             row["candidate"] or "-",
         )  # fmt: skip
@@ -116,6 +117,8 @@ def _print(answer: Mapping[str, Any]) -> None:
     also = f", {guessed} a prediction that is verified, not measured" if guessed else ""
     say(f"{answer['network']} on {answer['target']}: {known} of {len(rows)} tasks have a verified record{also}")
     say(as_text(table, width()))
+    for line in equal_device_lines((row["rung"], row["source"]) for row in rows):
+        say(line)
     if borrowed:
         say(f"{borrowed} measured on a device of this type: `tunery compile` verifies it here, `tunery tune` times it")
     for line in (*_expected(answer), *batch_lines(answer["batch_of_one"])):

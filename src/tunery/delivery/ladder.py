@@ -55,18 +55,22 @@ class KnownTask:
         )  # fmt: skip
 
 
-def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> tuple[KnownTask, ...]:
-    """Return the best verified record of each task, made under exactly these conditions, or the compiler's default."""
+def choose(store: Store, tasks: Sequence[Task], provenance: Provenance, host: str) -> tuple[KnownTask, ...]:
+    """Return the best verified record of each task, made under exactly these conditions, or the compiler's default.
+
+    Another host than this one is named, as an equal machine's records hold here.
+    """
     known = store.standings({task.key for task in tasks}, provenance)
     unknown = [task for task in tasks if known[task.key].best is None]
     skipped = store.skipped_of(unknown, provenance) if unknown else {}
-    return tuple(_choose(task, known[task.key], tuple(skipped.get(task.key, ()))) for task in tasks)
+    return tuple(_choose(task, known[task.key], tuple(skipped.get(task.key, ())), host) for task in tasks)
 
 
-def _choose(task: Task, known: Standing, skipped: tuple[Skipped, ...]) -> KnownTask:
+def _choose(task: Task, known: Standing, skipped: tuple[Skipped, ...], host: str) -> KnownTask:
     best, baseline = known.best, known.baseline
     if best is None:
         return KnownTask(task, Choice(task.key, Rung.DEFAULT), skipped)
     baseline_s = known.default_final_s or (baseline.measurement.latency_s if baseline else None)
-    choice = Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s)
+    source = f"host {best.host}" if best.host not in {host, ""} else ""
+    choice = Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s, source)
     return KnownTask(task, choice, untried=task.tunable and best == baseline and not known.searched)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from tunery._errors import DialectError, UsageError, WorkError
 from tunery.delivery.work import Work
-from tunery.domain import Artifact, Candidate, Measurement, Outcome, Record, Task, Verification, median_interval
+from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task, Verification, median_interval
 from tunery.engines import Role
 from tunery.runtime.opening import introduce
 from tunery.tuning.account import PricedCharge
@@ -166,7 +166,7 @@ async def _raced(
 ) -> Measurement:
     """Run one alone and record it."""
     found, cost = await _run(context, task, entrant, reference, most_s=most_s, baseline_s=baseline_s)
-    record = Record(entrant[0], found, context.provenance, context.job_id)
+    record = context.record(entrant[0], found)
     await context.account.record(task, [record], [cost])
     return found
 
@@ -190,7 +190,7 @@ async def _run(
 
 
 async def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement) -> None:
-    await context.account.record(task, [Record(candidate, measurement, context.provenance, context.job_id)], [])
+    await context.account.record(task, [context.record(candidate, measurement)], [])
 
 
 def _told(

@@ -28,7 +28,6 @@ from tunery.domain import (
     Measurement,
     Origin,
     Outcome,
-    Record,
     Rung,
     Target,
     Task,
@@ -279,7 +278,8 @@ async def _few_shot(
         each = replace(each, measured=before.measured, refused=before.refused if each.open else "")
         return await _verify(context, each, prediction) if each.open else each
 
-    again = await context.store.read(lambda store: choose(store, tasks, context.provenance))
+    host = context.runtime.measured_on
+    again = await context.store.read(lambda store: choose(store, tasks, context.provenance, host))
     return tuple(await asyncio.gather(*map(settle, again)))
 
 
@@ -337,7 +337,7 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
 async def _record(
     context: Context, task: Task, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
 ) -> None:
-    record = Record(candidate, measurement, context.provenance, context.job_id)
+    record = context.record(candidate, measurement)
     await context.account.record(task, [record], bills)
 
 
@@ -361,8 +361,7 @@ async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, None, _ROUNDS)
     records = [
-        Record(candidate, measurement, context.provenance, context.job_id)
-        for (candidate, _), measurement in zip(entrants, results, strict=True)
+        context.record(candidate, measurement) for (candidate, _), measurement in zip(entrants, results, strict=True)
     ]
     cost = bill(context, task.key, "finals", "", grant, len(entrants), device=True)
     await context.account.record(task, records, [cost])

@@ -104,4 +104,4 @@ class Work:
     async def choices(self, imported: ImportedModel) -> tuple[KnownTask, ...]:
         """Return the ladder's answer for each task, from the store alone."""
         provenance = await self.provenance(imported)
-        return await self.store.read(lambda store: choose(store, imported.tasks, provenance))
+        return await self.store.read(lambda store: choose(store, imported.tasks, provenance, self.runtime.measured_on))

@@ -19,8 +19,8 @@ class Rung(StrEnum):
 class Choice:
     """What is delivered for one task: the candidate, its latency as re-timed in isolation, and its rung.
 
-    `candidate` is None on the last rung: the compiler's own default is used. On that of compatible devices
-    `source` says where the candidate was measured, and the latencies are those of there.
+    `candidate` is None on the last rung: the compiler's own default is used. `source` says where the candidate was
+    measured, if not on this host; on the rung of compatible devices the latencies are those of there.
     """
 
     task_key: str

@@ -31,6 +31,7 @@ class TaskState:
     more for their cost when the job ended, `problem` why the search of the task was given up, if it was. `dialect` is
     the task's ("" in jobs of earlier versions). `parameters` are what its best candidate chooses, `default` what the
     compiler's default does, by names that a user knows; `all_tried` counts the candidates if there are no others.
+    `best_host` is where its best candidate was measured, if not where this job measures.
     """
 
     task_key: str
@@ -57,6 +58,7 @@ class TaskState:
     parameters: Mapping[str, str | float] = field(default_factory=dict)
     default: Mapping[str, str | float] = field(default_factory=dict)
     all_tried: int | None = None
+    best_host: str = ""
 
     @property
     def unreached(self) -> bool:

@@ -115,12 +115,16 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A candidate, its measurement and its provenance, as stored."""
+    """A candidate, its measurement and its provenance, as stored.
+
+    `host` is where it was measured: named as it was added, a service's own machine by its node; "" where not known.
+    """
 
     candidate: Candidate
     measurement: Measurement
     provenance: Provenance
     job_id: str = ""
+    host: str = ""
 
     @property
     def left_out(self) -> Mapping[str, str]:

@@ -317,7 +317,7 @@ class CompileReport:
         elsewhere_share: ONNX Runtime's share of the kernels' time, for the nodes that it runs.
         targets: The names of a file's several targets.
         further: The reports for the targets after the first.
-        sources: By a task's name, the compatible device on which its candidate was measured.
+        sources: By a task's name, where its candidate was measured, if not on this host.
         shapes: The latencies for each of several shapes.
         own_s: What the compiler's kernels took, where ONNX Runtime runs the whole network because it is faster.
         dialect: Which of several dialects made the file.

@@ -104,6 +104,7 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "parameters": dict(task.parameters),
         "default": dict(task.default),
         "all_tried": task.all_tried,
+        "best_host": task.best_host,
     }
 
 

@@ -4,12 +4,12 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunery.domain import JobState, JobStatus, Network, TaskState, shape_text
+from tunery.domain import JobState, JobStatus, Network, Rung, TaskState, shape_text
 from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
 from tunery.reports.data import by_dialect, reached_of, total
@@ -70,6 +70,7 @@ def tune_text(
         *([NO_KERNELS] if no_kernels else []),
         *(dialect_lines(compiled) if compiled else []),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
+        *best_host_lines(job.tasks),
         *parameter_lines(job.tasks),
         *_at_once(report, server),
         *_noise(job),
@@ -249,6 +250,26 @@ def elsewhere_lines(found: Mapping[str, str]) -> list[str]:
         count = "1 node runs" if len(which) == 1 else f"{len(which)} nodes run"
         lines.append(f"elsewhere   {count} in ONNX Runtime, {why}: {', '.join(which[:_SHOWN_NODES])}{more}")
     return lines
+
+
+def said_source(rung: str, source: str) -> str:
+    """Return where a task's candidate comes from: its rung, and where it was measured if that was elsewhere.
+
+    >>> said_source("exact", ""), said_source("exact", "host pi"), said_source("compatible-device", "EPYC, host big")
+    ('exact', 'exact, host pi', 'EPYC, host big')
+    """
+    return f"{rung}, {source}" if rung == Rung.EXACT and source else source or rung
+
+
+def equal_device_lines(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Say of how many tasks, by their rungs and sources, the record is another host's, whose device is equal."""
+    counts = Counter(source for rung, source in found if rung == Rung.EXACT and source)
+    return [f"{count} measured on {source}: its device has the same fingerprint" for source, count in counts.items()]
+
+
+def best_host_lines(tasks: Iterable[TaskState]) -> list[str]:
+    """Say of how many of a job's tasks another host has measured the best, whose device is equal."""
+    return equal_device_lines((Rung.EXACT, f"host {task.best_host}") for task in tasks if task.best_host)
 
 
 def cost_lines(job: JobStatus) -> list[str]:

@@ -157,5 +157,5 @@ async def introduce(runtime: Runtime, store: AsyncStore) -> DeviceDescription:
         WorkError: no measurer starts.
     """
     device = await runtime.device()
-    await store.write(lambda opened: opened.devices.save(device.fingerprint, device.as_facts(), runtime.node))
+    await store.write(lambda opened: opened.devices.save(device.fingerprint, device.as_facts(), runtime.measured_on))
     return device

@@ -90,7 +90,7 @@ class Runtime:
         facts = engine.facts(on) if on else None
         self.host_facts = facts
         self.threads = spec.kernel_threads(None if facts is None else facts.granted)
-        self.node = platform.node() if facts is None else facts.node
+        self.measured_on = on or platform.node()
         self.cores = self.dispatch.cores if facts is None else facts.cores
         self.measure_host = on or HERE
         self.device_share = f"{self.measure_host}/device:{spec.device}"

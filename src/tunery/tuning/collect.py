@@ -22,7 +22,7 @@ from tunery._errors import EngineError, UsageError, WorkError
 from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.costmodels import CostModel, FeatureRows, Layout, load_cost_model
 from tunery.dialects import Observation
-from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Record, Task
+from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Task
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import FULL_LENGTH, Settings
@@ -396,7 +396,7 @@ class Collector:
         self, task: Task, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> None:
         context = self._context
-        record = Record(candidate, measurement, context.provenance, context.job_id)
+        record = context.record(candidate, measurement)
         await context.account.record(task, [record], bills)
         context.trials += 1
         self.report.candidates += 1

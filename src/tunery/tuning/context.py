@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tunery.domain import Provenance
+from tunery.domain import Candidate, Measurement, Provenance, Record
 from tunery.domain.request import Trimming
 from tunery.runtime.runtime import Runtime
 from tunery.store import AsyncStore
@@ -36,3 +36,7 @@ class Context:
     def takes_part(self) -> bool:
         """Whether what another job tries counts for this one too: its own trials, on their way, come first."""
         return self.most_trials is None or self.trials + self.trials_in_flight < self.most_trials
+
+    def record(self, candidate: Candidate, measurement: Measurement) -> Record:
+        """Return the record of what this job has measured of a candidate."""
+        return Record(candidate, measurement, self.provenance, self.job_id, self.runtime.measured_on)

@@ -83,7 +83,7 @@ def show(
     from tunery.reports.data import plain, task_data
     from tunery.reports.format import as_text, duration, printable
     from tunery.reports.job import host_seconds
-    from tunery.reports.text import cost_lines, filter_lines, tasks_table
+    from tunery.reports.text import best_host_lines, cost_lines, filter_lines, tasks_table
 
     status, answer, events = _one(job, store, socket, server)
     hosts = host_seconds(events)
@@ -102,7 +102,8 @@ def show(
     for name, value in (answer or {}).items():
         say(printable(f"{name}: {value}", lines=False))
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in status.spend.stage_s.items())
-    say("\n".join([*filter_lines(status), *cost_lines(status), *([f"of workers  {stages}"] if stages else [])]))
+    found = [*best_host_lines(status.tasks), *filter_lines(status), *cost_lines(status)]
+    say("\n".join([*found, *([f"of workers  {stages}"] if stages else [])]))
     for host, kinds in hosts.items() if len(hosts) > 1 else ():
         say(f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items()))
 

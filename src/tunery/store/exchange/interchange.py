@@ -123,7 +123,9 @@ def _export(connection: Connection, file: TextIO, account: str | None, network: 
     count = 0
     rows = connection.execution_options(yield_per=500).execute(query).mappings()
     for count, row in enumerate(rows, 1):  # noqa: B007 - the number of the last one is the answer
-        _write_line(file, {"record": encode(to_record(row)), "created_at": row["created_at"]})
+        record = encode(to_record(row))
+        del record["host"]  # nobody else's business
+        _write_line(file, {"record": record, "created_at": row["created_at"]})
     return count
 
 
@@ -191,7 +193,7 @@ def _parts(path: Path, surveyed: Survey) -> Iterator[_Part]:
                 part.networks.setdefault(task.workload.key, {}).update(entry.networks)
         elif number not in surveyed.lines and entry.record.candidate.task_key in seen:
             # What another machine calls verified was not verified here: it is a hint, and not delivered.
-            row = record_row(entry.record, entry.created_at)
+            row = record_row(replace(entry.record, host=""), entry.created_at)
             part.records.append(row | {"deliverable": False, "imported": True})
             if (device := row["device"]) in devices:
                 part.devices[device] = devices[device]

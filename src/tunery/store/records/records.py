@@ -74,7 +74,8 @@ class Offer:
     def source(self) -> str:
         """Where it was measured, for people."""
         facts, by = self.device.facts, f", by {self.compiler}" if self.compiler else ""
-        return f"{facts.get('name')} with {facts.get('cores')} cores, host {self.device.host}{by}"
+        host = self.record.host or self.device.host
+        return f"{facts.get('name')} with {facts.get('cores')} cores, host {host}{by}"
 
 
 @dataclass(frozen=True, slots=True)

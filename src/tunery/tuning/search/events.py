@@ -53,11 +53,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The task's best verified record; `final` if finals decided it."""
+    """The task's best verified record; `final` if finals decided it, `host` as in the record."""
 
     candidate_key: str
     latency_s: float | None
     final: bool
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,7 @@ async def hold(  # noqa: PLR0917 - what one round needs
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, baseline_s)
     records = [
-        Record(candidate, measurement, context.provenance, context.job_id)
-        for (candidate, _), measurement in zip(entrants, results, strict=True)
+        context.record(candidate, measurement) for (candidate, _), measurement in zip(entrants, results, strict=True)
     ]
     cost = bill(context, task.key, "finals", "", grant, len(entrants), device=True)
     await context.account.record(task, records, [cost])

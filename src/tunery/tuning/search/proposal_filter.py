@@ -39,7 +39,7 @@ class FilteredProposal:
     def records(self, context: Context) -> list[Record]:
         """Return a job's records of what is not built."""
         return [
-            Record(candidate, Measurement(Outcome.FILTERED, detail=why), context.provenance, context.job_id)
+            context.record(candidate, Measurement(Outcome.FILTERED, detail=why))
             for candidate, why in zip(self.dropped, self.reasons, strict=True)
         ]
 

@@ -65,4 +65,4 @@ def _best(store: Store, task_key: str, provenance: Provenance) -> Best | None:
     if not found:
         return None
     measured = found[0].measurement
-    return Best(found[0].candidate.key, measured.latency_s, measured.mode is Mode.FINAL)
+    return Best(found[0].candidate.key, measured.latency_s, measured.mode is Mode.FINAL, found[0].host)

@@ -6,7 +6,7 @@ from functools import partial
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.dialects import Space, get_dialect
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, TaskState
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, TaskState
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.dispatch import WithdrawnError
@@ -288,8 +288,7 @@ class TaskSearch:
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> ev.Counted:
         """Store a measurement and its cost in one commit, and let it take the place of an earlier one."""
-        record = Record(candidate, measurement, payer.provenance, payer.job_id)
-        await payer.account.record(self.task, [record], bills)
+        await payer.account.record(self.task, [payer.record(candidate, measurement)], bills)
         open_to = tuple(job_id for job_id, job in self.jobs.items() if job.takes_part)
         counted = self.state.handle(ev.Measured(payer.job_id, Result.of(candidate, measurement), open_to))
         assert isinstance(counted, ev.Counted)
@@ -304,6 +303,7 @@ class TaskSearch:
         audit = self._sifter.audit(best_key)
         best, default = state.known.get(best_key or ""), state.known.default
         number = self._space.count(self.task) if self.task.tunable else None
+        host = state.best.host if state.best else ""
         return TaskState(
             task_key=self.task.key,
             workload_key=workload.key,
@@ -328,6 +328,7 @@ class TaskSearch:
             parameters=self._space.parameters(self.task, best.candidate) if best else {},
             default=self._space.parameters(self.task, default.candidate) if default else {},
             all_tried=number if number is not None and len(state.known) >= number else None,
+            best_host=host if host != self.jobs[job_id].runtime.measured_on else "",
         )
 
 
