@@ -202,6 +202,33 @@ def test_a_list_of_jobs_and_their_reports_sum_the_same_tasks(
     assert "sum of tasks reached 22.0 ms (untuned 1002)" in capsys.readouterr().out
 
 
+def test_the_list_of_jobs_says_why_one_waits_that_no_service_takes(run: Run, tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        waiting, other = (store.create_job({"name": name}).job_id for name in "nm")
+        store.explain_job(waiting, "its model is on no host")
+    [line] = [line for line in run("jobs", "list").out.splitlines() if "its model is on no host" in line]
+    assert waiting in line
+    assert other not in line
+    assert "its model is on no host" in run("jobs", "show", waiting).out
+
+
+def test_records_of_an_equal_host_are_shown_with_its_name(run: Run, tmp_path: Path) -> None:
+    args = ("fake:demo?tasks=1", *FAKE, "--threads", "1")
+    run("tune", *args, "--budget", "8trials")
+    [job] = run("jobs", "list", "--json").data["jobs"]
+    assert "same fingerprint" not in run("jobs", "show", job["job"]).out
+    with open_store(str(tmp_path / "store.db")) as store:
+        status = store.job(job["job"])
+        store.save_job(replace(status, tasks=tuple(replace(task, best_host="twin") for task in status.tasks)))
+        for record in store.records():
+            faster = replace(record.measurement, samples_s=tuple(0.5 * one for one in record.measurement.samples_s))
+            store.add_record(store.task(record.candidate.task_key), replace(record, measurement=faster, host="twin"))
+    for command in (("query", *args), ("compile", *args, "-o", str(tmp_path / "net")), ("jobs", "show", job["job"])):
+        text = run(*command).out
+        assert "1 measured on host twin" in text
+        assert command[0] == "jobs" or "exact, host twin" in text
+
+
 def test_query_without_records_says_what_to_do(first_run: Run) -> None:
     answer = first_run("query", "fake:demo", *FAKE)
     assert answer.code == 1

@@ -489,17 +489,21 @@ def test_a_job_whose_file_or_host_is_not_here_is_left_to_others_until_it_is(
             remove_host("far")
             model.unlink()
             assert await two.recover() == jobs[2:]
-            said = [two.left_to_others(job) for job in jobs]
+            said = [two.shown(store.job(job)).message for job in jobs]
             assert [word in why for word, why in zip(("net.onnx", "'far'"), said, strict=False)] == [True, True]
             assert all(platform.node() in why for why in said[:2])
-            assert said[2] == one.left_to_others(jobs[0]) == ""
+            assert said[2] == ""
             assert [(store.job(job).state, store.job(job).message) for job in jobs] == [(JobState.QUEUED, "")] * 3
+            await two.recover()
+            assert [store.job(job).message for job in jobs] == said, "whoever reads the store is told as well"
+            assert one.shown(store.job(jobs[0])).message == "", "it waits for its turn there"
             with pytest.raises(UsageError, match=r"net\.onnx"):
                 await two.resume(jobs[0])
             await two.cancel(jobs[0])
+            assert store.job(jobs[0]).message == ""
             add_host("far", "true")
             assert await two.recover() == jobs[1:2]
-            assert two.left_to_others(jobs[1]) == ""
+            assert two.shown(store.job(jobs[1])).message == ""
 
     run(main())
 
@@ -527,7 +531,7 @@ def test_a_job_of_a_coordinator_that_is_gone_waits_and_says_what_is_missing(
             assert store.job(job).state is JobState.STOPPED
             assert await room.recover() == []
             waiting = store.job(job)
-            assert (waiting.state, waiting.message) == (JobState.QUEUED, room.left_to_others(job))
+            assert (waiting.state, waiting.message) == (JobState.QUEUED, room.shown(waiting).message)
             assert "its file is elsewhere" in waiting.message
             here = True
             assert await room.recover() == [job]
@@ -549,7 +553,7 @@ def test_a_job_that_means_something_else_here_is_left_to_others_and_says_so(
             assert await room.recover() == [job]
             left = await room.wait(job)
             assert left.state is JobState.QUEUED
-            assert word in left.message == room.left_to_others(job)
+            assert word in left.message == room.shown(left).message
             assert await room.recover() == []
             await room.resume(job)
             assert (await room.wait(job)).state is JobState.FAILED, "who asks for it here hears that it cannot be"

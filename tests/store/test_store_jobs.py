@@ -208,3 +208,17 @@ def test_who_has_lost_a_job_claims_nothing_for_it_and_does_not_change_it(url: st
         assert new.events.append("compiled", {}, lost) == new.events.last()
         assert new.claims.take(of.key, HERE, ["before", "late"], other) == {"before", "late"}
         assert new.job(lost).request["model"] == "m"
+
+
+def test_a_job_says_why_it_waits_once_and_only_while_it_waits(store: Store) -> None:
+    job = store.create_job(REQUEST).job_id
+    store.explain_job(job, "its host is away")
+    store.explain_job(job, "another reason")
+    assert store.job(job).message == "its host is away"
+    assert store.take_out_job(job, JobState.PAUSED)
+    store.explain_job(job, "its host is away")
+    assert store.job(job).message == ""
+    at_work = store.create_job({**REQUEST, "seed": 7}).job_id
+    assert store.acquire_job(at_work)
+    store.explain_job(at_work, "its host is away")
+    assert store.job(at_work).message == ""

@@ -150,21 +150,26 @@ class JobManager:
             if job_id in self._queue:
                 self._forget(job_id, self._entries[job_id])
         unknown = [one for one in found if one[0].job_id not in self._entries]
-        new, stopped = list[str](), dict[str, str]()
+        again = {one.job_id for one, _, _ in unknown if self._adoption.why_left(one.job_id)}
+        new, silent = list[str](), dict[str, str]()
         for (status, _, claim), own in zip(unknown, await self._adoption.look_at(unknown), strict=True):
             if own is not None:
                 self._enter(status.job_id, own, claim, found_s=time.monotonic())
                 new.append(status.job_id)
-            elif status.state is JobState.STOPPED:
-                stopped[status.job_id] = self.left_to_others(status.job_id)
-        if stopped:
-            await self.store.write(partial(stored_jobs.queue_for_others, reasons=stopped))
+            # One that was queued just now, who took it may begin at once.
+            elif status.state is JobState.STOPPED or (status.job_id in again and not status.message):
+                silent[status.job_id] = self._adoption.why_left(status.job_id)
+        if silent:
+            await self.store.write(partial(stored_jobs.leave_to_others, reasons=silent))
         self._start_next()  # hosts that have joined since the last look bring places
         return new
 
-    def left_to_others(self, job_id: str) -> str:
-        """Return why a job that waits in the store is not done here; "" where it is, or is none of those."""
-        return self._adoption.why_left(job_id)
+    def shown(self, status: JobStatus) -> JobStatus:
+        """Return a job's status as it is shown here: one that waits says why it is not done here, if it is not."""
+        if status.state is not JobState.QUEUED:
+            return status
+        why = self._adoption.why_left(status.job_id) or status.message
+        return replace(status, message="" if status.job_id in self._entries else why)
 
     async def resume(self, job_id: str) -> None:
         """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.

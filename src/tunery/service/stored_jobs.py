@@ -169,11 +169,13 @@ def leave(store: Store, job_id: str, state: JobState, message: str = "", problem
         store.announce_job(job_id)
 
 
-def queue_for_others(store: Store, reasons: Mapping[str, str]) -> None:
-    """Queue those of some jobs whose process is gone, and say of each why it waits."""
+def leave_to_others(store: Store, reasons: Mapping[str, str]) -> None:
+    """Say of each of some jobs why it waits, and queue those whose process is gone."""
     for job_id, why in reasons.items():
         if store.job(job_id).state is JobState.STOPPED:
             leave(store, job_id, JobState.QUEUED, why)
+        else:
+            store.explain_job(job_id, why)
 
 
 def refuse_over(status: JobStatus) -> None:

@@ -250,6 +250,21 @@ class Jobs(Database):
         owner = self._leases.get(job_id)
         return None if owner is None else owner.lease
 
+    def explain_job(self, job_id: str, why: str) -> None:
+        """Store why a queued job waits, unless it says so already or somebody works on it.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+
+        def update(connection: Connection) -> None:
+            row = _row(connection, job_id, self.place)
+            if row["state"] == JobState.QUEUED and not row["document"]["message"]:
+                told = {**row["document"], "message": why}
+                _update(connection, job_id, {"document": told, "updated_at": time.time()})
+
+        self.write(update)
+
     def announce_job(self, job_id: str) -> None:
         """Say to all who follow `waiting_jobs` that a job is there to be acquired."""
         self.write(lambda connection: announce(connection, job_id))
@@ -273,10 +288,13 @@ class Jobs(Database):
         """
 
         def update(connection: Connection) -> bool:
-            if _row(connection, job_id, self.place)["state"] in _OVER:
+            row = _row(connection, job_id, self.place)
+            if row["state"] in _OVER:
                 return False
-            lease = {"owner": sa.null(), "heartbeat_at": None}
-            _update(connection, job_id, {"state": state.value, "updated_at": time.time(), **lease})
+            left: dict[str, Any] = {"owner": sa.null(), "heartbeat_at": None}
+            if row["state"] == JobState.QUEUED:  # why it waited
+                left["document"] = {**row["document"], "message": ""}
+            _update(connection, job_id, {"state": state.value, "updated_at": time.time(), **left})
             _tell(connection, job_id, state)
             return True
 

@@ -102,7 +102,7 @@ async def list_(  # noqa: PLR0917 - what FastAPI hands over
     last = page[-1] if len(found) > limit else None
     shown = [status for status in page if state is None or status.state is state]
     return JobPage(
-        jobs=[job_out(status, None, None, service.hidden) for status in shown],
+        jobs=[job_out(service.manager.shown(status), None, None, service.hidden) for status in shown],
         next=f"{last.created_at!r}-{last.job_id}" if last else None,
     )
 
@@ -356,9 +356,7 @@ async def _shown(service: Service, status: JobStatus) -> JobOut:
         for told in (answer, answer.get(COMPILED, {})):
             told.pop("path", None)
             told.pop("texts", None)
-    if status.state is JobState.QUEUED and (why := service.manager.left_to_others(status.job_id)):
-        status = replace(status, message=why)
-    return job_out(status, service.manager.progress(status.job_id), answer, service.hidden)
+    return job_out(service.manager.shown(status), service.manager.progress(status.job_id), answer, service.hidden)
 
 
 async def check_month(service: Service, caller: Caller) -> None:

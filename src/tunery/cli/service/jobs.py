@@ -35,6 +35,7 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the jobs, latest first."""
+    from tunery.domain import JobState
     from tunery.reports.data import sums
     from tunery.reports.format import as_text, duration, milliseconds, new_table, printable, ratio
 
@@ -53,6 +54,12 @@ def list_(
             time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created_at)),
         )  # fmt: skip
     say(as_text(table, width()) if found else "no jobs yet; start one with `tunery tune MODEL --budget 10min`")
+    waiting: dict[str, list[str]] = {}
+    for status in found:
+        if status.state is JobState.QUEUED and status.message:
+            waiting.setdefault(status.message, []).append(status.job_id)
+    for why, jobs in waiting.items():
+        say(printable(f"{', '.join(jobs)}: {why}", lines=False))
     if any(task.unreached for status in found for task in status.tasks):
         say("latencies are sums of the tasks that a job reached, as `tunery jobs show` lists them")
 

@@ -69,7 +69,8 @@ class _Latest:
             latest = store.latest_changes(_JOBS, self._whose)
             changed = [(job_id, when) for job_id, when in latest if self._known.get(job_id, (None,))[0] != when]
             return [job_id for job_id, _ in latest], {
-                job_id: (when, job_row(store.job(job_id), self._service.files)) for job_id, when in changed
+                job_id: (when, job_row(self._service.manager.shown(store.job(job_id)), self._service.files))
+                for job_id, when in changed
             }
 
         ids, changed = await self._service.store.read(ask)
@@ -109,7 +110,11 @@ class _One:
             failed = failure_data(status.tasks, store.failures(self._job_id, MOST_FAILURES))
             lines = ({"at": at(one["at"]).isoformat(), "text": failure_text(one)} for one in failed)
             log = [*_log(status, events), *lines]
-            self._parts = {"job": job_row(status, self._service.files), "log": log, **_parts(view)}
+            self._parts = {
+                "job": job_row(self._service.manager.shown(status), self._service.files),
+                "log": log,
+                **_parts(view),
+            }
 
         await self._service.store.read(ask)
         return {**self._parts, "progress": plain(self._service.manager.progress(self._job_id))}

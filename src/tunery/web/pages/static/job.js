@@ -40,7 +40,7 @@ export async function open(main, { account, id }) {
       const left = Object.entries(job.remaining).filter(([, amount]) => amount > 0).map(([kind, amount]) => limit(kind, amount, job.spend.currency)).join(", ");
       replace(places.top,
         part !== null && h("div", {}, progress(part, "How far the job is"), h("p", { class: "muted" }, `${way.phase}${way.current ? ` ${way.current}` : ""}`)),
-        job.message && !WORK.includes(job.state) && note(job.message, job.state === "failed"),
+        job.message && job.state !== "running" && note(job.message, job.state === "failed"),
         facts([
           before !== null && ["Untuned", latency(before), true],
           after !== null && [WORK.includes(job.state) ? "Best so far" : "Best", latency(after), true],

@@ -79,5 +79,5 @@ export function share(way) {
 
 function standing(job, way) {
   const part = job.state === "running" ? share(way) : null;
-  return h("div", {}, state(job.state), job.state === "queued" && way?.current && h("div", { class: "muted" }, way.current), part !== null && progress(part, "How far the job is"));
+  return h("div", {}, state(job.state), job.state === "queued" && (way?.current || job.message) && h("div", { class: "muted" }, way?.current || job.message), part !== null && progress(part, "How far the job is"));
 }
