@@ -56,11 +56,7 @@ class Cluster:
         self._kill("gcs_server", "")
 
     def _kill(self, program: str, argument: str) -> None:
-        found = [
-            process for process in self._family()
-            if any(word.endswith(f"/{program}") for word in process.cmdline()[:1])
-            and (not argument or argument in process.cmdline())
-        ]  # fmt: skip
+        found = [process for process in self._family() if _runs(process, program, argument)]
         assert found
         for process in found:
             process.kill()
@@ -82,3 +78,11 @@ class Cluster:
             except psutil.Error:
                 continue
         return found
+
+
+def _runs(process: psutil.Process, program: str, argument: str) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
+    return bool(words) and words[0].endswith(f"/{program}") and (not argument or argument in words)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from job_tools import family, wait_until
+from job_tools import family, is_agent, wait_until
 from ray_cluster import MARK, Cluster
 
 from tunery._errors import HostError, LostWorkerError
@@ -54,7 +54,7 @@ def probe(host: str) -> WorkerSpec:
 
 
 def agents(place: Path) -> list[psutil.Process]:
-    return [process for process in family(place) if process.cmdline()[-3:] == ["tunery", "agent", "--stdio"]]
+    return [process for process in family(place) if is_agent(process)]
 
 
 def test_nodes_join_leave_die_and_come_again_while_calls_run(cluster: Cluster, tmp_path: Path) -> None:

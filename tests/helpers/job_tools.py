@@ -162,6 +162,14 @@ def family(directory: Path) -> list[psutil.Process]:
     return found
 
 
+def is_agent(process: psutil.Process) -> bool:
+    """Say whether a process is an agent, not one that reaches it."""
+    try:
+        return process.cmdline()[-3:] == ["tunery", "agent", "--stdio"]
+    except psutil.Error:  # it has ended
+        return False
+
+
 def role_of(process: psutil.Process) -> str:
     """Return `builder`, `zygote`, ... by the log a process prints to; "main" for the one that has none."""
     try:

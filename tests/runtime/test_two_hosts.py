@@ -19,6 +19,7 @@ from job_tools import (
     builds,
     expect_nothing_held,
     family,
+    is_agent,
     outcomes_of,
     raced,
     records_in,
@@ -156,7 +157,7 @@ def test_a_host_that_is_lost_again_and_again_costs_nothing_but_time(tmp_path: Pa
     killed: list[int] = []
 
     def kill(progress: Progress) -> None:
-        agents = [process for process in family(tmp_path) if "agent" in process.cmdline()]
+        agents = [process for process in family(tmp_path) if is_agent(process)]
         if builds(made[0])[FAR] > 3 * len(killed) and agents and agents[0].pid not in killed and len(killed) < 3:
             killed.append(agents[0].pid)
             agents[0].kill()
@@ -177,7 +178,7 @@ def test_a_candidate_whose_builder_was_killed_from_outside_is_built_again(tmp_pa
     killed: list[psutil.Process] = []
 
     def kill(progress: Progress) -> None:
-        agents = [process for process in family(tmp_path) if "agent" in process.cmdline()]
+        agents = [process for process in family(tmp_path) if is_agent(process)]
         if builds(made[0])[FAR] > 2 and agents and not killed:
             zygote = agents[0].children()[0]
             killed.extend(zygote.children())
@@ -196,7 +197,7 @@ def test_one_measures_on_a_host_and_waits_for_it_when_it_is_lost(tmp_path: Path)
     killed: list[int] = []
 
     def kill(progress: Progress) -> None:
-        agents = [process for process in family(tmp_path) if "agent" in process.cmdline()]
+        agents = [process for process in family(tmp_path) if is_agent(process)]
         if progress.trials >= 10 * (1 + len(killed)) and agents and agents[0].pid not in killed and len(killed) < 2:
             killed.append(agents[0].pid)
             agents[0].kill()
@@ -290,13 +291,6 @@ def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) 
     reports = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     assert [report.job.state for report in reports] == [JobState.DONE] * 2
     wait_until(lambda: len(family(tmp_path)) == 0)
-
-
-def is_agent(process: psutil.Process) -> bool:
-    try:
-        return "agent" in process.cmdline()
-    except psutil.Error:  # it has ended
-        return False
 
 
 def test_a_service_uses_a_host_that_is_added_while_it_runs_and_leaves_one_that_is_removed(
