@@ -180,11 +180,11 @@ def _query_task(key: str, store_url: str, server: str, *, as_json: bool) -> None
     if as_json:
         emit({"records": found})
         return
-    table = new_table("task", "key", "target", "compiler", "device", "#latency ms", "candidate")
+    table = new_table("task", "key", "target", "compiler", "device", "host", "#latency ms", "candidate")
     for one in found:
         made = one["provenance"]
         table.add_row(one["name"], short(one["task"]), one["target"], made["compiler"], made["device"],
-                      milliseconds(one["latency_s"]), one["candidate"])  # fmt: skip
+                      one.get("host") or "-", milliseconds(one["latency_s"]), one["candidate"])  # fmt: skip
     say(as_text(table, width()))
 
 

@@ -33,6 +33,7 @@ def _data(task: Task, record: Record) -> dict[str, Any]:
         "provenance": plain(record.provenance),
         "verification": plain(record.measurement.verification),
         "job": record.job_id,
+        "host": record.host,
     }
 
 
