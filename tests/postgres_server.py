@@ -101,12 +101,12 @@ class PostgresServer:
 
 
 @contextmanager
-def temporary_database(server: URL) -> Iterator[str]:
-    """Yield the URL of a database of the server that goes with the block."""
+def temporary_database(server: URL, options: str = "") -> Iterator[str]:
+    """Yield the URL of a database of the server, made with these options, that goes with the block."""
     name = f"tunery_{uuid.uuid4().hex}"
     engine = sa.create_engine(server, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        connection.exec_driver_sql(f"CREATE DATABASE {name} {options}")
     yield server.set(database=name).render_as_string(hide_password=False)
     with engine.connect() as connection:
         connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")

@@ -7,8 +7,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from sqlalchemy.engine import URL
 from store_samples import record, task
 
+from postgres_server import temporary_database
 from tunery._errors import StoreError
 from tunery.store import Store, open_store, place_of
 from tunery.store.database import place
@@ -149,3 +151,11 @@ def test_nothing_is_left_open_beside_the_file(tmp_path: Path) -> None:
     with open_store(str(tmp_path / "store.db")) as store:
         store.add_record(CONV, record(CONV))
     assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_a_database_without_an_encoding_keeps_any_text(postgres_url: URL) -> None:
+    plain = "TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+    with temporary_database(postgres_url, plain) as url, open_store(url) as store:
+        job = store.create_job({"name": "Łódź", "model": "é.onnx"})
+        store.explain_job(job.job_id, "ö")
+        assert (store.job(job.job_id).message, store.job(job.job_id).request) == ("ö", job.request)

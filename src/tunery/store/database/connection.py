@@ -34,6 +34,7 @@ IN_MEMORY = {"mode": "memory"}
 # A server or network that dies without a word is noticed after 30 s. A process that is suspended inside a transaction
 # loses it, and with it the locks that others wait for. What the URL says comes first.
 _POSTGRESQL = {
+    "client_encoding": "utf8",  # a cluster that was made under the C locale has none, and would give bytes
     "application_name": "tunery",
     "connect_timeout": 10,
     "keepalives_idle": 15,

@@ -29,7 +29,9 @@ async def waiting_jobs(url: URL, look_s: float) -> AsyncGenerator[None, None]:
     where = url.set(drivername="postgresql").render_as_string(hide_password=False)
     while True:
         try:
-            dialled = await psycopg.AsyncConnection.connect(where, autocommit=True, application_name="tunery")
+            dialled = await psycopg.AsyncConnection.connect(
+                where, autocommit=True, application_name="tunery", client_encoding="utf8"
+            )
             async with dialled as connection:
                 await connection.execute(f"LISTEN {_CHANNEL}")
                 while True:
