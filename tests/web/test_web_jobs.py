@@ -70,7 +70,10 @@ def test_a_job_is_submitted_followed_and_done(serve: Serve) -> None:
 def test_the_same_key_is_one_job_also_at_once(serve: Serve) -> None:
     async def main(site: Site) -> None:
         client, other = await site.account("ann"), await site.account("bob")
-        first = await asyncio.gather(*(submitted(client, key="k") for _ in range(5)))
+        sent = [client.post("/v1/jobs", json=QUICK, headers={"Idempotency-Key": "k"}) for _ in range(12)]
+        answers = await asyncio.gather(*sent)
+        assert sorted(answer.status_code for answer in answers) == [200] * 11 + [201]
+        first = [answer.json() for answer in answers]
         assert len({job["id"] for job in first}) == 1
         await ended(client, first[0]["id"])
         assert (await submitted(client, key="k"))["id"] == first[0]["id"]

@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,13 +76,14 @@ async def enter(
         RefusedError: another job was submitted with this key, or the account has used up its month.
     """
     job_id = _id_of(caller.account.name, key) if key else ""
-    if job_id and (there := await _known(service, job_id)):
-        if _asked(there.request) != _asked(request_data(request, claim=claim)):
-            another = f"this Idempotency-Key was sent with another job, {job_id}; choose another key"
-            raise RefusedError(422, "idempotency", another)
-        return job_id, False
-    await check_month(service, caller)
-    return await service.manager.submit(request, claim, job_id=job_id), True
+    async with service.keyed if job_id else nullcontext():
+        if job_id and (there := await _known(service, job_id)):
+            if _asked(there.request) != _asked(request_data(request, claim=claim)):
+                another = f"this Idempotency-Key was sent with another job, {job_id}; choose another key"
+                raise RefusedError(422, "idempotency", another)
+            return job_id, False
+        await check_month(service, caller)
+        return await service.manager.submit(request, claim, job_id=job_id), True
 
 
 @router.get("")

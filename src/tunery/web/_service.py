@@ -30,6 +30,7 @@ class Service:
 
     A `local` one is for the user who runs it, and for nobody else: it needs no token, and may name files of theirs.
     One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
+    One job with a key of its client's is submitted at a time, by who holds `keyed`.
     """
 
     manager: JobManager
@@ -37,6 +38,7 @@ class Service:
     hub: Hub
     local: bool = False
     record_import: asyncio.Lock = field(default_factory=asyncio.Lock)
+    keyed: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def hidden(self) -> Path | None:
