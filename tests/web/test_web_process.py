@@ -120,7 +120,7 @@ def test_a_model_that_was_uploaded_is_compiled_by_the_coordinator_that_is_left(
     for one in coordinators:
         one.environment["TUNERY_STORE"] = postgres_database
     first, second = map(start, coordinators)
-    ann = Machine(tmp_path / "ann")
+    ann = Machine(tmp_path / "ann", base=True)
     ann.run("login", f"{first.url},{second.url}", says=first.told["token"])
     (tmp_path / "net.onnx").write_bytes(matmul_model("net"))
     following = ann.start("tune", str(tmp_path / "net.onnx"), "--budget", "20s", "--threads", "1", "-o", "net.bin",

@@ -69,21 +69,6 @@ def read(path: Path) -> ReadModel:
     return ReadModel(model, *_read_external_data(model, path))
 
 
-def weights_beside(path: Path) -> tuple[str, ...]:
-    """Return the files that the model in `path` keeps weights in, by its names for them; none if it is no model.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    data = read_regular(path, MOST_BYTES, _TOO_LARGE)
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception:  # noqa: BLE001 - protobuf's DecodeError; the importer says what is wrong with it
-        return ()
-    found = (tensor for tensor in tensors(model) if external_data_helper.uses_external_data(tensor))
-    return tuple(dict.fromkeys(external_data_helper.ExternalDataInfo(tensor).location for tensor in found))
-
-
 def parse(data: bytes, name: str) -> onnx.ModelProto:
     """Return the model serialised in `data`; `name` is how messages call it.
 

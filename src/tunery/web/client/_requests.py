@@ -179,7 +179,7 @@ def _weights(path: Path) -> dict[str, Path]:
     if path.suffix != ".onnx" or not path.is_file():
         return {}
     from tunery.models._files import is_inside
-    from tunery.models.onnx._file import weights_beside
+    from tunery.models.onnx._locations import weights_beside
 
     found, folder = dict[str, Path](), path.parent.resolve()
     for name in weights_beside(path):
