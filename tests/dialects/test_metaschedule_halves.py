@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery.dialects import Dialect
+from tunery.dialects.metaschedule.importing.halves import in_single
 from tunery.domain import Network
 from tunery.models import prepare
 
@@ -89,3 +90,19 @@ def test_a_processor_with_arithmetic_for_it_is_known(spec: dict[str, str], expec
     from tunery.dialects.metaschedule.importing.halves import has_halves
 
     assert has_halves(tvm.target.Target({"kind": "llvm", **spec})) == expected
+
+
+def test_what_several_nodes_read_in_half_precision_is_rounded_once() -> None:
+    nodes = [helper.make_node("Mul", ["x", "x"], ["a"])]
+    nodes += [helper.make_node("Sign", ["a"], [name]) for name in ("b", "c")]
+    nodes += [helper.make_node("Sign", ["b"], ["d"]), helper.make_node("Add", ["c", "d"], ["y"])]
+    x, y = (helper.make_tensor_value_info(name, _HALF, [4]) for name in "xy")
+    model = helper.make_model(helper.make_graph(nodes, "half", [x], [y]), ir_version=9,
+                              opset_imports=[helper.make_opsetid("", 17)])  # fmt: skip
+    single = in_single(onnx.shape_inference.infer_shapes(model))
+    onnx.checker.check_model(single)
+    values = np.array([-2.0, 0.0, 1e-5, 3.0], np.float16)
+    wanted, found = (
+        onnxruntime.InferenceSession(one.SerializeToString()).run(None, {"x": values}) for one in (model, single)
+    )
+    np.testing.assert_array_equal(found, wanted)

@@ -14,7 +14,7 @@ from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.importing.segments import OPERATOR
 
 _HALF, _SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
-_TYPES = frozenset({"to", "dtype", "softmax_precision"})
+_TYPES = frozenset({"to", "dtype", "output_dtype", "softmax_precision"})
 """Attributes that are an element type."""
 _FEATURES = ("avx512fp16", "fullfp16")
 
@@ -46,9 +46,9 @@ def in_single(model: onnx.ModelProto) -> onnx.ModelProto:
             value.type.tensor_type.elem_type = _SINGLE
     outputs -= set(given)
     wide = {name: f"{name}/single" for name in halves if name in given or name in outputs}
-    nodes = [_cast(name, wide[name], _SINGLE) for name in given if name in wide]
+    nodes, rounded = [_cast(name, wide[name], _SINGLE) for name in given if name in wide], set[str]()
     for node in graph.node:
-        nodes += _kept(node, wide, halves) if _stays(node) else [_of_singles(node, wide)]
+        nodes += _kept(node, wide, halves, rounded) if _stays(node) else [_of_singles(node, wide)]
     nodes += [_cast(wide[name], name, _HALF) for name in sorted(outputs & halves)]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -80,10 +80,11 @@ def _stays(node: onnx.NodeProto) -> bool:
     return rounds or node.op_type in {OPERATOR, "Sign"}
 
 
-def _kept(node: onnx.NodeProto, wide: Mapping[str, str], halves: set[str]) -> list[onnx.NodeProto]:
-    """Return a node as it is, between conversions."""
+def _kept(node: onnx.NodeProto, wide: Mapping[str, str], halves: set[str], rounded: set[str]) -> list[onnx.NodeProto]:
+    """Return a node as it is, between conversions; those that are `rounded` have been made for another one."""
     read, made = ({name: f"{name}/half" for name in ends if name in halves} for ends in (node.input, node.output))
-    before = [_cast(wide.get(name, name), half, _HALF) for name, half in read.items()]
+    before = [_cast(wide.get(name, name), half, _HALF) for name, half in read.items() if half not in rounded]
+    rounded.update(read.values(), made.values())
     after = [_cast(half, wide.get(name, name), _SINGLE) for name, half in made.items()]
     node.input[:] = [read.get(name, name) for name in node.input]
     node.output[:] = [made.get(name, name) for name in node.output]

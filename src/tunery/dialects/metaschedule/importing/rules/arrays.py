@@ -164,16 +164,16 @@ def top(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
 
 
 def old_slice(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Cut by bounds that are attributes, as before opset 10; None where they are inputs."""
-    if "starts" not in attributes:
-        return None
+    """Cut by bounds that are attributes, as before opset 10; None where they are inputs, or a shape is cut."""
     x = inputs[0]
+    if "starts" not in attributes or not hasattr(x.ty, "shape"):
+        return None
     starts, ends = attributes["starts"], attributes["ends"]
     axes, shape = [int(axis) for axis in attributes.get("axes", range(len(starts)))], shape_of(x, "Slice")
     bounds = [
         slice(int(start), int(end)).indices(shape[axis]) for axis, start, end in zip(axes, starts, ends, strict=True)
     ]
-    return relax.op.strided_slice(x, axes, [start for start, _, _ in bounds], [end for _, end, _ in bounds])
+    return relax.op.strided_slice(x, axes, [start for start, _, _ in bounds], [max(one[:2]) for one in bounds])
 
 
 def eye_like(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
