@@ -380,7 +380,8 @@ def _compile_there(
 
     inputs = [] if ":" in request.model else [Path(request.model)]
     check_output(output, NETWORK, inputs=inputs, force=force)
-    asked_for = replace(request, options={"predict": True, "any_shape": any_shape})
+    free = {"any_shape": True} if any_shape else {}  # services of earlier versions do not know it
+    asked_for = replace(request, options={"predict": True, **free})
     return compile_there(service, asked_for, output)[0]
 
 

@@ -74,7 +74,10 @@ def test_where_no_parameters_are_right_tuning_fails_and_writes_nothing(run: Run,
 def test_a_right_winner_is_delivered_though_the_default_is_wrong(run: Run, tmp_path: Path) -> None:
     (tmp_path / "double.c").write_text(SOURCE.replace(RIGHT, "2 * x[i] + (STEP == 1)"))
     (tmp_path / "double.toml").write_text(FILE + REFERENCE)
-    assert run("tune", "double.toml", "--budget", "9trials", "-o", "double.tunery").code == 0
+    done = run("tune", "double.toml", "--budget", "9trials", "-o", "double.tunery", "--json")
+    assert done.code == 0
+    told = done.data["compiled"]
+    assert [told["path"], *told["texts"]] == [f"double.{end}" for end in ("tunery", "tuned.c", "tuned.h", "tuned.json")]
     x = np.arange(64, dtype=np.float32)
     [y] = tunery.load_compiled(tmp_path / "double.tunery")(x)
     assert np.array_equal(y, 2 * x)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
+from tunery.cli.console.live import LiveLine
+
 FAKE = ("--dialect", "fake")
 
 
@@ -39,6 +41,19 @@ def test_no_command_replaces_the_store(private: Run, command: tuple[str, ...], f
     assert private("records", "stats", "--json").data == before
     assert private(*command, "another.png").code == 0, "the advice helps"
     assert (tmp_path / "link.png").is_symlink()
+
+
+@pytest.mark.jobs
+def test_a_place_that_is_lost_while_tuning_is_told_as_one_that_was_never_there(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(LiveLine, "show", lambda *_: shutil.rmtree(tmp_path / "here", ignore_errors=True))
+    answer = run("tune", "fake:lost?tasks=1", *FAKE, "--budget", "8trials", "-o", "here/out.tunery")
+    assert answer.code == 2, answer
+    assert "here" in answer.err
+    [job] = run("jobs", "list", "--json").data["jobs"]
+    assert (job["status"], job["spend"]["trials"]) == ("done", 8), "what was measured is kept"
 
 
 @pytest.mark.jobs

@@ -4,6 +4,8 @@ import errno
 import os
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -283,3 +285,13 @@ __kernel void square(__global const float *x, __global float *y) {{
     found = run_once(written(tmp_path, source, SQUARE_FILE), tmp_path).outputs()[0]
     assert found[:3].tolist() == [-errno.EACCES] * 3
     assert found[3] > 2
+
+
+@pytest.mark.skipif(landlock_version() < 1, reason="this kernel, or a container, has no Landlock")
+def test_a_driver_of_another_place_may_open_what_it_needs(tmp_path: Path) -> None:
+    for driver in Path("/etc/OpenCL/vendors").glob("*.icd"):
+        (tmp_path / driver.name).write_text(driver.read_text())
+    code = "from tunery.devices.opencl.platform import connect; print(connect().name)"
+    environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -19,7 +19,10 @@ import tunery
 from tunery.cli.app import app
 from tunery.cli.console.following import followed
 from tunery.delivery.files.inspection import inspect
-from tunery.domain.request import Progress
+from tunery.domain.request import Progress, Request
+from tunery.service.kinds import KINDS
+from tunery.web._bodies import JobIn
+from tunery.web.client import ServiceClient, submit
 
 pytestmark = pytest.mark.jobs
 NET = "fake:far?tasks=2&ops=elementwise"
@@ -117,6 +120,38 @@ def test_a_kernel_file_is_refused_before_it_is_sent(site: Served, tmp_path: Path
         pytest.raises(tunery.UsageError, match="/v1/measurements"),
     ):
         client.load(tmp_path / "mine.toml").on().tune()
+
+
+@pytest.mark.parametrize(
+    "name", sorted(JobIn.model_fields.keys() - {"deliver"} - {one for kind in KINDS.values() for one in kind.asked})
+)
+def test_what_a_request_says_itself_is_no_option(site: Served, name: str) -> None:
+    with (
+        tunery.connect(site.url, site.admin_token) as client,
+        pytest.raises(tunery.UsageError, match=f"no option '{name}'"),
+    ):
+        submit(client, Request(NET, dialect="fake", options={name: "1h"}))
+
+
+def test_services_of_earlier_versions_are_sent_what_they_know(
+    site: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def take(_: ServiceClient, body: dict[str, Any], key: str) -> None:
+        sent.append(body)
+        raise tunery.UsageError(key)
+
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    monkeypatch.setattr(ServiceClient, "submit", take)
+    words = ["compile", NET, *HOW, "-o", str(tmp_path / "net.bin"), "--server", site.url]
+    for more in ([], ["--any-shape"]):
+        assert CliRunner().invoke(app, [*words, *more]).exit_code == 2
+    with tunery.connect(site.url, site.admin_token) as client:
+        for any_shape in (False, True):
+            with pytest.raises(tunery.UsageError):
+                client.load(NET).on(dialect="fake").compile(tmp_path / "net.bin", any_shape=any_shape)
+    assert [body.get("any_shape") for body in sent] == [None, True] * 2
 
 
 def test_a_jobs_report_and_file_are_shown_from_the_service(

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import threading
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +16,12 @@ import httpx
 import psutil
 import pytest
 from clocks import Clock
-from web_tools import Serve, Site
+from web_tools import PATIENCE_S, Serve, Site
 
 from tunery._settings import cache_directory
+from tunery.domain import JobStatus
+from tunery.service import stored_jobs
+from tunery.store import Store
 
 pytestmark = pytest.mark.jobs
 
@@ -100,6 +104,76 @@ def test_the_same_post_is_one_job_whatever_was_changed_of_it_since(serve: Serve)
         assert other.status_code == 422
         await ann.post(f"/v1/jobs/{first['id']}:cancel")
         assert (await submitted(ann, job, key="k"))["id"] == first["id"]
+
+    serve(main)
+
+
+def test_the_same_post_is_one_job_whichever_version_stored_it_and_however_it_names_the_defaults(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, job = await site.account("ann"), {**QUICK, "kind": "compile", "budget": ""}
+        first = await ended(ann, (await submitted(ann, job, key="k"))["id"])
+        explicit = {"predict": True, "few_shot": 0, "few_shot_seconds": None, "any_shape": False}
+        output = json.loads(first["request"]["options"])["output"]
+        earlier = json.dumps({"output": output, "predict": True, "few_shot": 0, "few_shot_seconds": None})
+        for stored in (first["request"]["options"], earlier):
+            await site.manager.store.write(lambda store, now=stored: store.specify_job(first["id"], {"options": now}))
+            for same in ({}, {"predict": None}, explicit):
+                assert (await submitted(ann, {**job, **same}, key="k"))["id"] == first["id"]
+            for other in ({"predict": False}, {"few_shot": 1}, {"any_shape": True}):
+                answer = await ann.post("/v1/jobs", json={**job, **other}, headers={"Idempotency-Key": "k"})
+                assert answer.status_code == 422, other
+        assert (await submitted(ann, key="tune"))["id"] == (await submitted(ann, {**QUICK, "deliver": False}, "tune"))[
+            "id"
+        ]
+        delivered = await ann.post("/v1/jobs", json={**QUICK, "deliver": True}, headers={"Idempotency-Key": "tune"})
+        assert delivered.status_code == 422
+
+    serve(main)
+
+
+def test_a_key_that_another_coordinator_takes_meanwhile_is_refused_and_its_job_is_the_one_that_is_done(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raced(store: Store, request: dict[str, Any], job_id: str) -> JobStatus:
+        real(store, {**request, "budget_trials": 9}, job_id)
+        return real(store, request, job_id)
+
+    real = stored_jobs.submit
+    monkeypatch.setattr(stored_jobs, "submit", raced)
+
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        refused = await ann.post("/v1/jobs", json=QUICK, headers={"Idempotency-Key": "k"})
+        assert refused.status_code == 422
+        [job] = await site.manager.recover()
+        assert job in refused.json()["detail"]
+        assert (await ended(ann, job))["spend"]["trials"] == 9
+
+    serve(main)
+
+
+def test_a_post_whose_write_hangs_holds_up_none_of_another_key(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hanging(store: Store, request: dict[str, Any], job_id: str) -> JobStatus:
+        hangs.set()
+        assert goes_on.wait(PATIENCE_S)
+        return real(store, request, job_id)
+
+    real = stored_jobs.submit
+
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        first = await ended(ann, (await submitted(ann, key="a"))["id"])
+        monkeypatch.setattr(stored_jobs, "submit", hanging)
+        second = asyncio.create_task(submitted(ann, key="b"))
+        try:
+            assert await asyncio.to_thread(hangs.wait, PATIENCE_S)
+            assert (await asyncio.wait_for(submitted(ann, key="a"), PATIENCE_S / 4))["id"] == first["id"]
+        finally:
+            goes_on.set()
+        await ended(ann, (await second)["id"])
+        assert not site.app.state.service.keyed, "the keys are forgotten"
 
     serve(main)
 

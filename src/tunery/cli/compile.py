@@ -85,7 +85,8 @@ def compile_(
         from tunery.web.client import compile_there, connect
 
         path = fetched_file(request, output, force=force)
-        asked_for = replace(request, options={**options.fill_of(guess), "any_shape": any_shape})
+        free = {"any_shape": True} if any_shape else {}  # services of earlier versions do not know it
+        asked_for = replace(request, options={**options.fill_of(guess), **free})
         with connect(url) as service, watching(service, verbose=verbose, output=path, force=force) as watcher:
             report, network = compile_there(service, asked_for, path, watcher)
         if json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import UsageError, error_of
 from tunery.cli.console import options
 from tunery.cli.console.following import report
 from tunery.cli.console.output import emit, output_path, say, width
@@ -126,6 +126,7 @@ def run(
 ) -> None:
     """Tune with a live line, and compile if asked for; then compare, and print the result; `job_id` is resumed."""
     from tunery.cli.bench import compared_with
+    from tunery.delivery.compile import check_place
     from tunery.reports.data import plain
     from tunery.reports.job import COMPARED
     from tunery.service.session import Session
@@ -140,7 +141,8 @@ def run(
             exit_code is None and compiled is None and bool(request.options.get("output"))
         )
         if compiled is not None and output is not None:
-            compiled = replace(compiled, path=str(output))
+            texts = tuple(str(output.with_name(Path(text).name)) for text in compiled.texts)
+            compiled = replace(compiled, path=str(output), texts=texts)
         if rivals and exit_code is None and not failed:
             alone = compiled.request_of(request) if compiled else request
             compared = compared_with(session, alone, rivals, BENCH_S, output, verbose=verbose)
@@ -152,7 +154,9 @@ def run(
     if exit_code is not None:
         raise typer.Exit(exit_code)
     if failed:
-        raise WorkError(job.message)
+        if output is not None and job.state is not JobState.FAILED:
+            check_place(output, request, force=force)  # where the file may not go there any more, that is the error
+        raise error_of(job.problem, job.message)
 
 
 def watched(

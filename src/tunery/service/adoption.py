@@ -73,4 +73,4 @@ class Adoption:
 
 def _waits(error: UsageError) -> str:
     """Return what a job says that is left to other coordinators for an error."""
-    return f"waits for a coordinator that can do it; {platform.node()} cannot: {error}"[:1000]
+    return f"waits for another coordinator; {platform.node()} cannot do it: {error}"[:1000]

@@ -121,7 +121,7 @@ class JobManager:
     ) -> str:
         """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
 
-        Where `job_id` was submitted before, that job stays as it is.
+        Where `job_id` was submitted before, that job stays as it is; one of other words is left to who stored it.
 
         Raises:
             UsageError: nobody can run it: too many threads, an unknown effort, dialect, priority or missing file.
@@ -134,7 +134,7 @@ class JobManager:
             raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
         data = request_data(request, claim=claim)
         status = await self.store.write(partial(stored_jobs.submit, request=data, job_id=job_id))
-        if status.state is JobState.QUEUED:
+        if status.state is JobState.QUEUED and status.request == data:
             self._enter(status.job_id, request, claim, imported)
             log_state(status.job_id, JobState.QUEUED, self._entries.get(status.job_id))
         return status.job_id

@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,14 +76,26 @@ async def enter(
         RefusedError: another job was submitted with this key, or the account has used up its month.
     """
     job_id = _id_of(caller.account.name, key) if key else ""
-    async with service.keyed if job_id else nullcontext():
+    async with service.keyed.setdefault(job_id, asyncio.Lock()) if job_id else nullcontext():
         if job_id and (there := await _known(service, job_id)):
-            if _asked(there.request) != _asked(request_data(request, claim=claim)):
-                another = f"this Idempotency-Key was sent with another job, {job_id}; choose another key"
-                raise RefusedError(422, "idempotency", another)
+            _check_same(there, request, claim)
             return job_id, False
         await check_month(service, caller)
-        return await service.manager.submit(request, claim, job_id=job_id), True
+        new = await service.manager.submit(request, claim, job_id=job_id)
+        if job_id and (there := await _known(service, job_id)):  # another coordinator's may have come between
+            _check_same(there, request, claim)
+        return new, True
+
+
+def _check_same(there: JobStatus, request: Request, claim: ShareRequest) -> None:
+    """Refuse a job whose key another one has.
+
+    Raises:
+        RefusedError: it is not what was asked for when the job with this key was submitted.
+    """
+    if _asked(there.request) != _asked(request_data(request, claim=claim)):
+        another = f"this Idempotency-Key was sent with another job, {there.job_id}; choose another key"
+        raise RefusedError(422, "idempotency", another)
 
 
 @router.get("")
@@ -280,7 +292,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; {kind.refused}")
     request = _asked_here(job, LocalIn.model_validate({}))
     model = await model_of(request, service, caller, job.weights, job.name)
-    options = {name: value for name in kind.asked if (value := getattr(job, name, None)) is not None}
+    options = _unusual(job.kind, {name: getattr(job, name, None) for name in kind.asked})
     if "output" in kind.asked and (job.deliver or job.kind != "tune"):
         options["output"] = await compiled_place(service, model)
     return replace(request, model=model, options=options)
@@ -347,9 +359,16 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
     kept = {**request, **json.loads(request.get(_POSTED, "{}"))}
     kept = {key: value for key, value in kept.items() if key not in added}
     kept["model"] = place_in(str(kept["model"]))
-    if "options" in kept:
-        kept["options"] = {k: v for k, v in json.loads(kept["options"]).items() if k != "output"}
+    options = json.loads(kept.get("options", "{}"))
+    kept["options"] = {**_unusual(kept.get("kind", "tune"), options), "output": bool(options.get("output"))}
     return kept
+
+
+def _unusual(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from their kind's defaults: of others, no version has to know."""
+    known = fields(KINDS[kind].options) if kind in KINDS else ()  # a later version may have stored it
+    usual = {field.name: plain(field.default) for field in known}
+    return {name: value for name, value in options.items() if value is not None and value != usual.get(name)}
 
 
 async def _shown(service: Service, status: JobStatus) -> JobOut:

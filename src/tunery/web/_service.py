@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -30,7 +31,7 @@ class Service:
 
     A `local` one is for the user who runs it, and for nobody else: it needs no token, and may name files of theirs.
     One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
-    One job with a key of its client's is submitted at a time, by who holds `keyed`.
+    A job with a key of its client's is submitted by who holds its lock in `keyed`, one POST at a time.
     """
 
     manager: JobManager
@@ -38,7 +39,7 @@ class Service:
     hub: Hub
     local: bool = False
     record_import: asyncio.Lock = field(default_factory=asyncio.Lock)
-    keyed: asyncio.Lock = field(default_factory=asyncio.Lock)
+    keyed: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     @property
     def hidden(self) -> Path | None:

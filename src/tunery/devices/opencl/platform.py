@@ -21,6 +21,7 @@ NO_PLATFORM = (
 MOST_THREADS = "POCL_MAX_PTHREAD_COUNT"
 """The variable that tells PoCL, before it starts, how many threads its device has."""
 _VENDORS = Path("/etc/OpenCL/vendors")
+_ELSEWHERE = frozenset({"OCL_ICD_VENDORS", "OCL_ICD_FILENAMES"})  # what names drivers of other places
 T = TypeVar("T")
 
 
@@ -75,7 +76,9 @@ def connect() -> Connection:
     thread = ThreadPoolExecutor(1, "opencl")
     readable = (*_sandbox.SYSTEM, _VENDORS.parent, sys.prefix, sys.base_prefix)
     writable = [os.environ["POCL_CACHE_DIR"]]
-    alone = all("pocl" in one.name for one in _VENDORS.glob("*.icd"))
+    drivers = [one.name for place in (_VENDORS, Path(cl.__file__).parent / ".libs") for one in place.glob("*.icd")]
+    elsewhere = _ELSEWHERE & os.environ.keys()
+    alone = bool(drivers) and not elsewhere and all("pocl" in one for one in drivers)
     if alone:
         _sandbox.keep(thread, readable, writable)
     found = thread.submit(_opened, cl, thread).result()

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from tunery.domain import Network
 
 _TRIES, _LONGEST_NAME = 3, 200
+_NO_OPTIONS = frozenset({
+    "kind", "model", "name", "weights", "shapes", "more_shapes", "target", "threads", "budget", "effort",
+    "latency_target_s", "seed", "dialect", "priority", "local",
+})  # fmt: skip
+"""What a body holds beside the options of its kind."""
 
 
 def _ignore(*_: object) -> None:
@@ -209,6 +214,8 @@ def _check_elsewhere(request: Request) -> None:
         raise UsageError(
             "a service takes kernels of your own by `POST /v1/measurements` only; leave out --server to tune it here"
         )
+    if wrong := sorted(_NO_OPTIONS & request.options.keys()):
+        raise UsageError(f"a job has no option {wrong[0]!r}; it is a part of the request itself")
     given = (("trust", request.trust), ("prices", request.prices), ("on", request.on))
     for name, value in given:
         if value:
