@@ -134,7 +134,7 @@ def test_what_a_request_says_itself_is_no_option(site: Served, name: str) -> Non
 
 
 def test_services_of_earlier_versions_are_sent_what_they_know(
-    site: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Served, tuned: tunery.Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
 
@@ -147,10 +147,9 @@ def test_services_of_earlier_versions_are_sent_what_they_know(
     words = ["compile", NET, *HOW, "-o", str(tmp_path / "net.bin"), "--server", site.url]
     for more in ([], ["--any-shape"]):
         assert CliRunner().invoke(app, [*words, *more]).exit_code == 2
-    with tunery.connect(site.url, site.admin_token) as client:
-        for any_shape in (False, True):
-            with pytest.raises(tunery.UsageError):
-                client.load(NET).on(dialect="fake").compile(tmp_path / "net.bin", any_shape=any_shape)
+    for any_shape in (False, True):
+        with pytest.raises(tunery.UsageError):
+            tuned.compile(tmp_path / "net.bin", any_shape=any_shape)
     assert [body.get("any_shape") for body in sent] == [None, True] * 2
 
 

@@ -113,18 +113,19 @@ def test_the_same_post_is_one_job_whichever_version_stored_it_and_however_it_nam
         ann, job = await site.account("ann"), {**QUICK, "kind": "compile", "budget": ""}
         first = await ended(ann, (await submitted(ann, job, key="k"))["id"])
         explicit = {"predict": True, "few_shot": 0, "few_shot_seconds": None, "any_shape": False}
-        output = json.loads(first["request"]["options"])["output"]
-        earlier = json.dumps({"output": output, "predict": True, "few_shot": 0, "few_shot_seconds": None})
-        for stored in (first["request"]["options"], earlier):
+        options = str((await site.manager.store.read(lambda store: store.job(first["id"]))).request["options"])
+        filled = {"predict": True, "few_shot": 0, "few_shot_seconds": None}
+        earlier = json.dumps({"output": json.loads(options)["output"], **filled})
+        assert json.loads(options).keys() == {"output"}, "earlier versions know no others"
+        for stored in (options, earlier):
             await site.manager.store.write(lambda store, now=stored: store.specify_job(first["id"], {"options": now}))
             for same in ({}, {"predict": None}, explicit):
                 assert (await submitted(ann, {**job, **same}, key="k"))["id"] == first["id"]
             for other in ({"predict": False}, {"few_shot": 1}, {"any_shape": True}):
                 answer = await ann.post("/v1/jobs", json={**job, **other}, headers={"Idempotency-Key": "k"})
                 assert answer.status_code == 422, other
-        assert (await submitted(ann, key="tune"))["id"] == (await submitted(ann, {**QUICK, "deliver": False}, "tune"))[
-            "id"
-        ]
+        tuning = await submitted(ann, key="tune")
+        assert (await submitted(ann, {**QUICK, "deliver": False}, key="tune"))["id"] == tuning["id"]
         delivered = await ann.post("/v1/jobs", json={**QUICK, "deliver": True}, headers={"Idempotency-Key": "tune"})
         assert delivered.status_code == 422
 
