@@ -13,8 +13,9 @@ from cli_tools import Run
 from tunery import accounting
 from tunery.accounting.prices import load_prices
 from tunery.cli.console.following import report
-from tunery.domain import Mode, Origin, Outcome, TaskState, Verification
+from tunery.domain import Budget, Mode, Origin, Outcome, TaskState, Verification
 from tunery.domain.request import BenchReport, Latency, Progress, Request
+from tunery.service.codec import request_data
 from tunery.store import open_store
 
 pytestmark = pytest.mark.jobs
@@ -252,6 +253,22 @@ def test_jobs_are_listed_shown_and_not_resumed_when_done(tuned: Run) -> None:
     assert again.code == 2
     assert "is done" in again.err
     assert tuned("jobs", "show", "nonsense").code == 1
+
+
+def test_a_job_whose_files_directory_is_gone_goes_on_with_another_file(run: Run, tmp_path: Path) -> None:
+    request = Request(
+        "fake:demo?tasks=1", dialect="fake", threads=1, budget=Budget.parse("4trials"),
+        options={"output": str(tmp_path / "gone" / "a.tunery")},
+    )  # fmt: skip
+    place = str(tmp_path / "resumed.db")
+    with open_store(place) as store:
+        job_id = store.create_job(request_data(request)).job_id
+    refused = run("jobs", "resume", job_id, "--store", place)
+    assert refused.code == 2
+    assert "gone" in refused.err
+    resumed = run("jobs", "resume", job_id, "--store", place, "-o", str(tmp_path / "b.tunery"), "--json")
+    assert (resumed.code, resumed.data["job"], resumed.data["status"]) == (0, job_id, "done")
+    assert (tmp_path / "b.tunery").exists()
 
 
 def test_spend_adds_up_the_same_by_stage_and_by_task(tuned: Run) -> None:

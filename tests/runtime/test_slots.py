@@ -26,8 +26,9 @@ from tunery.domain import (
 from tunery.domain.request import Progress, Request, TuneReport
 from tunery.runtime.dispatch import Span
 from tunery.runtime.runtime import Runtime
+from tunery.service.manager import JobManager
 from tunery.service.session import tune
-from tunery.store import open_store
+from tunery.store import Store, open_store
 from tunery.tuning.pipeline import together
 from tunery.tuning.search.known import tried
 
@@ -97,6 +98,19 @@ def test_a_calibrated_device_measures_on_several_slots_and_re_times_some_alone(
     held_s = sum(span.end_s - span.start_s for span in spans if span.kind == "measure")
     device_s = sum(charge.device_s for charge in charges if charge.stage == "measure")
     assert 0 < device_s < 0.8 * held_s, "two that share the device hold half of it each"
+
+
+@pytest.mark.jobs
+def test_a_stored_job_says_with_which_calibration_it_was_done(tmp_path: Path) -> None:
+    async def done(store: Store) -> str:
+        async with JobManager(store) as manager:
+            request = Request("fake:slots?tasks=1", dialect="fake", threads=1, budget=Budget(None, 4))
+            return (await manager.wait(await manager.submit(request))).job_id
+
+    with open_store(calibrated(tmp_path)) as store:
+        began = store.events.latest(asyncio.run(done(store)), "began")
+    assert began is not None
+    assert began.payload["calibrated_at"] == 0.0
 
 
 @pytest.mark.jobs

@@ -11,7 +11,8 @@ from tunery._errors import NothingFoundError, UsageError
 from tunery._settings import cache_directory
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Progress
-from tunery.service.codec import request_of
+from tunery.service import stored_jobs
+from tunery.service.codec import request_data, request_of
 from tunery.service.session import tune
 from tunery.store import open_store
 
@@ -77,3 +78,18 @@ def test_an_unknown_job_and_an_unknown_effort_start_nothing(tmp_path: Path) -> N
     with open_store(request.store) as store:
         assert store.jobs() == []
     assert not list(cache_directory().glob("run-*"))
+
+
+def test_a_job_that_is_acquired_says_no_more_why_it_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        job_id = store.create_job(request_data(request_in(tmp_path, SOURCE))).job_id
+        acquire_job = store.acquire_job
+
+        def told_at_the_last_moment(job_id: str) -> bool:
+            with open_store(str(tmp_path / "store.db")) as theirs:
+                theirs.explain_job(job_id, "waits for another")
+            return acquire_job(job_id)
+
+        monkeypatch.setattr(store, "acquire_job", told_at_the_last_moment)
+        assert stored_jobs.acquire(store, job_id)
+        assert (store.job(job_id).state, store.job(job_id).message) == (JobState.RUNNING, "")

@@ -62,6 +62,26 @@ def test_a_job_delivers_what_it_tuned_and_pays_for_it_and_goes_on_wherever_its_f
     assert compile_report(answer[COMPILED])[0].coverage == done.compiled.coverage
 
 
+@pytest.mark.jobs
+def test_a_job_that_goes_on_without_a_file_forgets_that_of_its_earlier_run(tmp_path: Path) -> None:
+    request = Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=Budget.parse("8trials"))
+    stop = threading.Event()
+    stop.set()
+    with Session(str(tmp_path / "store.db")) as session:
+        delivers = replace(request, options={"output": str(tmp_path / "a.tunery"), "force": True})
+        first = session.tune(delivers, stop=stop).job
+        again = session.tune(request, stop=stop).job
+        assert again.job_id == first.job_id
+        assert request_of(again, "").options == {}
+        done = session.tune(request_of(again, ""), job_id=again.job_id)
+    assert (done.job.state, done.compiled) == (JobState.DONE, None)
+    assert not list(tmp_path.glob("*.tunery"))
+    with open_store(str(tmp_path / "store.db")) as store:
+        answer = answer_of(store, done.job)
+    assert answer is not None
+    assert COMPILED not in answer
+
+
 def test_a_verb_that_is_cancelled_while_importing_ends_at_once_and_the_session_goes_on(tmp_path: Path) -> None:
     before = children()
     slow, quick = (

@@ -13,7 +13,7 @@ from tunery.domain.request import FillPolicy, Request
 from tunery.service.budget_split import BudgetSplit
 from tunery.service.manager import JobManager
 from tunery.service.session import Session
-from tunery.store import open_store
+from tunery.store import Store, open_store
 
 MINUTE = Budget(seconds=60.0)
 
@@ -164,6 +164,47 @@ def test_a_queued_job_over_several_dialects_delivers(tmp_path: Path) -> None:
     assert output.exists()
     assert events is not None
     assert events.payload["dialect"] == "fake"
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_job_that_is_cut_short_while_it_compiles_lives_until_then_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+) -> None:
+    request = Request(
+        "fake:demo?tasks=2", dialect="fake,onnxruntime", threads=1, budget=Budget.parse("8trials"),
+        options={"output": str(tmp_path / "demo.tunery")},
+    )  # fmt: skip
+    beats, heartbeat = list[str](), Store.heartbeat
+
+    def beat(store: Store, job_id: str) -> bool:
+        beats.append(job_id)
+        return heartbeat(store, job_id)
+
+    async def broken(*_: object) -> None:
+        beats.clear()
+        async with asyncio.timeout(60.0):
+            while not beats:
+                await asyncio.sleep(0.01)
+        if not cancelled:
+            raise RuntimeError("the linker is broken")
+        session.cancel()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Store, "heartbeat", beat)
+    monkeypatch.setattr("tunery.service.runner.HEARTBEAT_S", 0.05)
+    with Session(str(tmp_path / "store.db")) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr("tunery.service.runner.compile_network", broken)
+            with pytest.raises(KeyboardInterrupt if cancelled else RuntimeError):
+                session.tune(request)
+        with open_store(str(tmp_path / "store.db")) as store:
+            [left] = store.jobs()
+        assert left.state is (JobState.STOPPED if cancelled else JobState.FAILED)
+        assert ("linker" in left.message) is not cancelled
+        done = session.tune(request)
+    assert (done.job.job_id, done.job.state) == (left.job_id, JobState.DONE)
+    assert done.compiled is not None
 
 
 @pytest.mark.jobs

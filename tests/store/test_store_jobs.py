@@ -75,6 +75,16 @@ def test_the_same_request_resumes_whatever_its_budget(store: Store) -> None:
     assert store.resumable(REQUEST) is None
 
 
+def test_a_request_resumes_jobs_of_its_own_account_alone(store: Store) -> None:
+    mine = store.create_job(REQUEST)
+    hers = store.create_job({**REQUEST, "queue_owner": "ann"})
+    for asked, job in ((REQUEST, mine), ({**REQUEST, "queue_owner": "ann"}, hers)):
+        resumed = store.resumable(asked)
+        assert resumed is not None
+        assert resumed.job_id == job.job_id
+    assert store.resumable({**REQUEST, "queue_owner": "bob"}) is None
+
+
 @pytest.mark.parametrize("change", [{"model": "b.onnx"}, {"threads": 4}, {"seed": 1}, {"target": "cuda"}])
 def test_another_request_is_another_job(store: Store, change: dict[str, str | int]) -> None:
     store.create_job(REQUEST)

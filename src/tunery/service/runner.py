@@ -127,13 +127,26 @@ class JobRunner:
         """
         began, options = time.monotonic() if began is None else began, _tune_options(job.request)
         work = await self._read(job, self._name("import"))
+        for one in work.each:
+            await self._device(one)
         plain, prices = request_data(job.request, work.model_read), load_prices(job.request.prices)
         known = _beginning(work)
         status, resumed = await self.store.write(
             partial(stored_jobs.begin, job_id=job_id, request=plain, known=known, prices=prices)
         )
-        with self.dispatch.machine.running(status.job_id, began):
-            done = await self._tune(job, work, status, began, options)
+        beating = asyncio.create_task(self.keep_alive(status.job_id, job.stop.set))
+        try:
+            with self.dispatch.machine.running(status.job_id, began):
+                done = await self._tune(job, work, status, began, options)
+        except BaseException as error:
+            ended = job.ending(), "", ""
+            if isinstance(error, Exception):
+                ended = JobState.FAILED, str(error)[:1000], problem_type(error)
+            with suppress(StoreError):  # the first error is the one to tell
+                await self.store.write(lambda store: stored_jobs.end(store, status.job_id, *ended))
+            raise
+        finally:
+            beating.cancel()
         report = tune_report(done, known, self.store.place, resumed=resumed)
         tasks = tuple(task for one in work.each for task in one.model_read.tasks)
         return replace(report, network=work.model_read.network, tasks=tasks, compiled=job.compiled)
@@ -192,13 +205,13 @@ class JobRunner:
         used = list[Reservation]()
         try:
             work = await self._read(job, job_id, used)
+            for one in work.each:
+                await self._device(one)
             plain = request_data(request, work.model_read, job.claim)
             status = await self.store.write(
                 partial(stored_jobs.specify, job_id=job_id, request=plain, known=_beginning(work))
             )
             options = _tune_options(request)
-            for one in work.each:
-                await self._device(one)
         except BaseException:
             for one in job.readers:
                 one.runtime.claim(-one.model_read.core_s)

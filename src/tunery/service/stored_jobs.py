@@ -54,8 +54,8 @@ def begin(
     status = found or store.create_job(request)
     if not store.acquire_job(status.job_id):
         raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
-    if found is not None:  # limits and prices may be others now, and `jobs resume` is to go on with these
-        store.specify_job(status.job_id, request)
+    if found is not None:  # limits, prices and options may be others now, and `jobs resume` is to go on with these
+        store.specify_job(status.job_id, {"options": "{}", **request})
     store.events.append("began", known, status.job_id)
     return store.job(status.job_id), found is not None
 
@@ -77,11 +77,11 @@ def create_at_work(store: Store, request: Plain) -> str:
 
 def acquire(store: Store, job_id: str) -> bool:
     """Become the owner of a job that is still to be done: another daemon may have done or paused it."""
-    found = store.job(job_id)
-    if found.state not in _TO_DO or not store.acquire_job(job_id):
+    if store.job(job_id).state not in _TO_DO or not store.acquire_job(job_id):
         return False
-    if found.message:  # why it waited
-        store.save_job(replace(store.job(job_id), message=""))
+    mine = store.job(job_id)
+    if mine.message:  # why it waited
+        store.save_job(replace(mine, message=""))
     return True
 
 
@@ -140,7 +140,8 @@ def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
     """Return what a job has answered; of one that tunes, what its report tells beside its status, and its file's."""
     if status.kind == "tune":
         found = store.events.latest(status.job_id, "began")
-        if found and "options" in status.request and (made := store.events.latest(status.job_id, COMPILED)):
+        compiles = request_of(status, store.url).options
+        if found and compiles and (made := store.events.latest(status.job_id, COMPILED)):
             return {**found.payload, COMPILED: made.payload}
     else:
         found = store.events.latest(status.job_id, "answer") if status.state is JobState.DONE else None
@@ -167,6 +168,12 @@ def leave(store: Store, job_id: str, state: JobState, message: str = "", problem
     store.release_job(job_id, state)
     if state is JobState.QUEUED:
         store.announce_job(job_id)
+
+
+def end(store: Store, job_id: str, state: JobState, message: str, problem: str) -> None:
+    """Leave a job whose work has failed or was cancelled, unless its state says how it ended already."""
+    if store.job(job_id).state is JobState.RUNNING:
+        leave(store, job_id, state, message, problem)
 
 
 def leave_to_others(store: Store, reasons: Mapping[str, str]) -> None:

@@ -163,8 +163,12 @@ class Jobs(Database):
         return {row[0]: row[1] for row in self.read(lambda connection: connection.execute(query).all())}
 
     def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:
-        """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns."""
+        """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns.
+
+        It is of the same account, which pays for it.
+        """
         query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state.not_in(_OVER))
+        query = query.where(_jobs.c.account == str(request.get("queue_owner") or ""))
         query = query.order_by(_jobs.c.created_at.desc())
 
         def ask(connection: Connection) -> JobStatus | None:

@@ -318,6 +318,10 @@ def _act(what: str, job: str, socket: str, server: str, *, as_json: bool) -> Non
 def resume(
     job: JobId,
     *,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="Compile the network to this file instead.")
+    ] = "",
+    force: options.Force = False,
     store: options.StoreUrl = "",
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the service to end it.")] = False,
     socket: Socket = "",
@@ -331,9 +335,14 @@ def resume(
     if service is not None:
         with service:
             if not (store and service.is_local) or service.about()["store"] == store:
+                if output:
+                    raise UsageError(
+                        "a service goes on with a job as it was submitted; leave out -o, and fetch its file with "
+                        f"`tunery jobs watch {job} -o FILE`, or give `tunery tune` again with -o"
+                    )
                 _resume_there(service, job, detach=detach, as_json=json, verbose=verbose)
                 return
-    _resume_here(job, store, as_json=json, verbose=verbose)
+    _resume_here(job, store, output, force=force, as_json=json, verbose=verbose)
 
 
 def _resume_there(service: "ServiceClient", job: str, *, detach: bool, as_json: bool, verbose: bool) -> None:
@@ -347,8 +356,8 @@ def _resume_there(service: "ServiceClient", job: str, *, detach: bool, as_json: 
     report(status, as_json=as_json)
 
 
-def _resume_here(job: str, store: str, *, as_json: bool, verbose: bool) -> None:
-    from tunery.cli.tune import run
+def _resume_here(job: str, store: str, output: str, *, force: bool, as_json: bool, verbose: bool) -> None:
+    from tunery.cli.tune import network_file, run
     from tunery.domain import JobState
     from tunery.service.codec import request_of
     from tunery.store import open_store
@@ -359,4 +368,6 @@ def _resume_here(job: str, store: str, *, as_json: bool, verbose: bool) -> None:
         raise UsageError(f"job {job} is {status.state}; to go further, tune its model again: what is known is used")
     if (kind := status.kind) != "tune":
         raise UsageError(f"job {job} is a {kind}: give that command again, or let a service do it (`tunery serve`)")
-    run(request_of(status, store), None, (), as_json=as_json, verbose=verbose, job_id=job)
+    request = request_of(status, store)
+    path = network_file(request, output, force=force) if output else None
+    run(request, path, (), force=force, as_json=as_json, verbose=verbose, job_id=job)
