@@ -235,10 +235,10 @@ def test_the_guard_of_all_tests_sees_a_call_on_the_loop_and_none_beside_it(
 ) -> None:
     async def main() -> None:
         with AsyncStore(store) as calls:
-            await calls.read(lambda opened: choose(opened, [task()], HERE))
+            await calls.read(lambda opened: choose(opened, [task()], HERE, "here"))
             store.jobs()
             assert store_calls_on_the_loop == [], "the second was the test's own"
-            choose(store, [task()], HERE)
+            choose(store, [task()], HERE, "here")
             assert store_calls_on_the_loop
 
     run(main())

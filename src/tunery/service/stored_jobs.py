@@ -3,6 +3,7 @@
 That order is what keeps two clients, or a client and a look for jobs that others left, from undoing each other's work.
 """
 
+import json
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -140,7 +141,7 @@ def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
     """Return what a job has answered; of one that tunes, what its report tells beside its status, and its file's."""
     if status.kind == "tune":
         found = store.events.latest(status.job_id, "began")
-        compiles = request_of(status, store.url).options
+        compiles = json.loads(str(status.request.get("options", "{}")))
         if found and compiles and (made := store.events.latest(status.job_id, COMPILED)):
             return {**found.payload, COMPILED: made.payload}
     else:

@@ -1,5 +1,6 @@
 """What is likely to fail is left out once failures were seen, but for a random part; decided without workers."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,7 +35,7 @@ class Run:
         self.built: list[bool] = []
         """Of each that was built, whether it failed."""
         self.host.open(self.task, (), None, seed)
-        self.context = cast("Any", SimpleNamespace(provenance=None, job_id="job"))
+        self.context = cast("Any", SimpleNamespace(record=partial(Record, provenance=None, job_id="job")))
 
     def batches(self, count: int, *, cured: bool = False) -> "Run":
         for _ in range(count):
