@@ -43,8 +43,9 @@ from tunery.engines.remote.registry import add_host, remove_host
 from tunery.runtime.hosts import further
 from tunery.runtime.hosts.workers import MEASURER
 from tunery.runtime.runtime import Runtime
+from tunery.service.assignment import Assignment
 from tunery.service.machines import machines
-from tunery.service.runner import Assignment, JobRunner
+from tunery.service.runner import JobRunner
 from tunery.service.session import Session, tune
 from tunery.store import open_store
 

@@ -1,18 +1,26 @@
 """Jobs of every kind in one manager: queued, charged, answered, refused, and taken up again after a kill."""
 
 import asyncio
-from dataclasses import replace
+import threading
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
 from tunery._errors import UsageError
+from tunery.cli.app import app
+from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
-from tunery.domain.request import Request
+from tunery.domain.request import Progress, Request
 from tunery.service.kinds import KINDS, options_of
+from tunery.service.kinds._base import JobAtWork, JobKind, Options
 from tunery.service.manager import JobManager
+from tunery.service.session import tune
 from tunery.store import Store, open_store
+from tunery.tuning.job import leave
 from tunery.web._bodies import JobIn
 
 pytestmark = pytest.mark.jobs
@@ -162,3 +170,100 @@ def test_a_service_knows_every_kind_of_job_and_has_a_field_for_what_accounts_may
         assert JobIn(kind=name, model="zoo:resnet18").kind == name
         assert set(kind.asked) - {"output"} <= fields
         assert not (kind.asked and kind.refused)
+
+
+# -- a further resumable kind -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountOptions(Options):
+    to: int = 6
+
+
+async def _count(at: JobAtWork[CountOptions]) -> JobStatus:
+    """Count on from what the job has stored."""
+    store, job_id = at.place.store, at.status.job_id
+    read = partial(store.read, lambda store: counted(store, job_id))
+
+    async def count(_: Work) -> None:
+        for number in range(len(await read()) + 1, at.options.to + 1):
+            if at.job.stop.is_set():
+                return
+            await asyncio.sleep(0.02)
+            await store.write(partial(_append, job_id=job_id, number=number))
+            at.job.tell(Progress(job_id, "counting", 0.0, None, number, at.options.to, None, None))
+
+    await at.place.work_on(at.job, replace(at.work, account=at.place.account(at.work)), count)
+    stored = await store.read(lambda store: store.job(job_id))
+    state = JobState.STOPPED if at.job.stop.is_set() else JobState.DONE
+    status = replace(stored, state=state, message=f"counted to {len(await read())}")
+    await store.write(partial(leave, status=status))
+    return status
+
+
+def _append(store: Store, job_id: str, number: int) -> None:
+    store.events.append("counted", {"number": number}, job_id)
+
+
+def counted(store: Store, job_id: str) -> list[int]:
+    return [event.payload["number"] for event in store.events.after(job_id=job_id) if event.kind == "counted"]
+
+
+@pytest.fixture
+def count_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = JobKind(name="count", options=CountOptions, go_on=_count, has_budget=True)
+    monkeypatch.setitem(cast("dict[str, JobKind[Any]]", KINDS), count.name, count)
+
+
+async def at_number(manager: JobManager, job_id: str, number: int) -> None:
+    async for progress in manager.follow(job_id):
+        if progress.trials >= number:
+            return
+
+
+@pytest.mark.usefixtures("count_kind")
+def test_a_further_resumable_kind_is_paused_resumed_and_taken_up_by_the_next_manager(tmp_path: Path) -> None:
+    async def leave_half_done(store: Store) -> str:
+        async with JobManager(store) as manager:
+            job_id = await manager.submit(request("count", to=60))
+            await at_number(manager, job_id, 2)
+            await manager.pause(job_id)
+            assert store.job(job_id).state is JobState.PAUSED
+            paused_at = len(counted(store, job_id))
+            await manager.resume(job_id)
+            await at_number(manager, job_id, paused_at + 2)
+            return job_id
+
+    async def take_up(store: Store, job_id: str) -> JobStatus:
+        async with JobManager(store) as manager:
+            assert await manager.recover() == [job_id]
+            return await manager.wait(job_id)
+
+    path = tmp_path / "store.db"
+    with open_store(str(path)) as store:
+        job_id = asyncio.run(leave_half_done(store))
+        assert (store.job(job_id).state, len(counted(store, job_id)) < 60) == (JobState.QUEUED, True)
+        status = asyncio.run(take_up(store, job_id))
+        assert counted(store, job_id) == [*range(1, 61)]
+    assert (status.kind, status.state) == ("count", JobState.DONE)
+    assert status.spend.wall_s > 0
+    shown = CliRunner().invoke(app, ["jobs", "show", job_id, "--store", str(path)])
+    assert f"job {job_id}: done  counted to 60" in shown.output
+    assert "kind=count" in shown.output
+
+
+@pytest.mark.usefixtures("count_kind")
+def test_a_further_resumable_kind_goes_on_in_the_command_that_resumes_it(tmp_path: Path) -> None:
+    stop, path = threading.Event(), tmp_path / "store.db"
+
+    def watch(progress: Progress) -> None:
+        if progress.phase == "counting":
+            stop.set()
+
+    stopped = tune(replace(request("count"), store=str(path)), watch, stop).job
+    assert (stopped.state, stopped.message) == (JobState.STOPPED, "counted to 1")
+    resumed = CliRunner().invoke(app, ["jobs", "resume", stopped.job_id, "--store", str(path)])
+    assert resumed.exit_code == 0, resumed.output
+    with open_store(str(path)) as store:
+        assert store.job(stopped.job_id).message == "counted to 6"
+        assert counted(store, stopped.job_id) == [*range(1, 7)]

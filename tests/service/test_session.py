@@ -17,9 +17,9 @@ from tunery.domain.request import MODEL_CHANGED, FillPolicy, Progress, Request
 from tunery.reports.data import compile_report
 from tunery.reports.job import COMPILED
 from tunery.service.codec import request_data, request_of
+from tunery.service.kinds import answer_of
 from tunery.service.manager import JobManager
 from tunery.service.session import Session
-from tunery.service.stored_jobs import answer_of
 from tunery.store import Store, open_store
 
 

@@ -195,7 +195,7 @@ def test_a_job_that_is_cut_short_while_it_compiles_lives_until_then_and_goes_on(
     monkeypatch.setattr("tunery.service.runner.HEARTBEAT_S", 0.05)
     with Session(str(tmp_path / "store.db")) as session:
         with monkeypatch.context() as patch:
-            patch.setattr("tunery.service.runner.compile_network", broken)
+            patch.setattr("tunery.service.kinds.tune.compile_network", broken)
             with pytest.raises(KeyboardInterrupt if cancelled else RuntimeError):
                 session.tune(request)
         with open_store(str(tmp_path / "store.db")) as store:

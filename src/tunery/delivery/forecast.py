@@ -64,7 +64,7 @@ def tuned(jobs: Iterable[JobStatus]) -> list[JobStatus]:
     """Return the jobs that tuned to their end."""
     return [
         job for job in jobs
-        if job.state is JobState.DONE and job.kind == "tune" and job.spend.trials
+        if job.state is JobState.DONE and job.tasks and job.spend.trials
     ]  # fmt: skip
 
 

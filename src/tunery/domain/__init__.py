@@ -5,7 +5,7 @@ from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.delivery import Choice, Rung
 from tunery.domain.device import HERE, Calibration, DeviceDescription, HostFacts, SharingPoint
 from tunery.domain.environment import Check, CheckState, Environment
-from tunery.domain.job import JobState, JobStatus, TaskState
+from tunery.domain.job import DEFAULT_KIND, JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
 from tunery.domain.network import SEGMENT, Network, TensorSpec, merged_network, merged_specs, shape_text
@@ -15,6 +15,7 @@ from tunery.domain.ties import Contender, best_first, interval, median_interval
 
 __all__ = [
     "CURRENCIES",
+    "DEFAULT_KIND",
     "HERE",
     "LEAST",
     "MOST",

@@ -7,6 +7,9 @@ from enum import StrEnum
 from tunery.domain.budget import Prospect, Spend
 from tunery.domain.measurement import Outcome
 
+DEFAULT_KIND = "tune"
+"""The kind of a job that does not say what it is, as those of earlier versions."""
+
 
 class JobState(StrEnum):
     """Where a job stands."""
@@ -97,5 +100,5 @@ class JobStatus:
 
     @property
     def kind(self) -> str:
-        """What it does: `tune`, `compile` and so on; jobs of earlier versions do not say that they tune."""
-        return str(self.request.get("kind", "tune"))
+        """What it does: one of `service/kinds`."""
+        return str(self.request.get("kind", DEFAULT_KIND))

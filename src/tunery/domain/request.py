@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tunery.domain import SEGMENT, Budget, JobStatus, Network, Spend, Task
+from tunery.domain import DEFAULT_KIND, SEGMENT, Budget, JobStatus, Network, Spend, Task
 
 DEFAULT_DIALECT = "metaschedule"
 
@@ -65,7 +65,7 @@ class Request:
     prices: str = ""
     latency_target_s: float | None = None
     trimming: Trimming = field(default_factory=Trimming)
-    kind: str = "tune"
+    kind: str = DEFAULT_KIND
     options: Mapping[str, Any] = field(default_factory=dict)
     trust: bool = False
     on: str = ""

@@ -103,12 +103,11 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
     """Return the view of a job from its status, its measurements (oldest first) and its events."""
     request, reached = status.request, reached_of(status.tasks)
     latest = {event.kind: event.payload for event in events}
-    kind = status.kind
-    whole_s, theirs_s, theirs = _compared(kind, latest)
+    whole_s, theirs_s, theirs = _compared(latest)
     after_s = total(reached, "best_s") if reached else None
     operators = sorted((_operator(task, after_s, theirs) for task in status.tasks), key=_by_share)
     return JobView(
-        status.job_id, kind, str(request.get("name", "")), str(request.get("model", "")),
+        status.job_id, status.kind, str(request.get("name", "")), str(request.get("model", "")),
         str(request.get("target", "")), status.state.value, status.message, status.created_at, status.updated_at,
         status.spend, total(reached, "baseline_s") if reached else None, after_s, whole_s, theirs_s,
         tuple(_curve(status, trials)), tuple(operators), tuple(_stages(events)), latest.get(ANSWER, {}),
@@ -130,18 +129,16 @@ def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float
     )  # fmt: skip
 
 
-def _compared(
-    kind: str, latest: Mapping[str, Mapping[str, Any]]
-) -> tuple[float | None, float | None, Mapping[str, float]]:
+def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, float | None, Mapping[str, float]]:
     """Return the latencies of a compiled file and of ONNX Runtime, and its latencies by operator, as far as known.
 
-    Answers of other kinds of jobs than `bench` and `compile` have latencies of something else, or none.
+    An answer has them if it compares several (`bench_data`), or tells ONNX Runtime's beside its own (`compile_data`).
     """
     answer = latest.get(ANSWER, {})
-    if bench := answer if kind == "bench" else latest.get(COMPARED):
+    if bench := answer if isinstance(answer.get("latency_s"), Mapping) else latest.get(COMPARED):
         medians = {name: spread.get("median") for name, spread in bench.get("latency_s", {}).items()}
         return medians.get("tunery"), medians.get("onnxruntime"), bench.get("onnxruntime", {})
-    made = answer if kind == "compile" else latest.get(COMPILED, {})
+    made = answer if "onnxruntime_s" in answer else latest.get(COMPILED, {})
     return made.get("latency_s"), made.get("onnxruntime_s"), {}
 
 

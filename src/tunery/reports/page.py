@@ -119,8 +119,7 @@ def _outcomes(outcomes: Mapping[str, int]) -> str:
 
 def _about(view: JobView) -> str:
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created_at))
-    kind = "" if view.kind == "tune" else f"{view.kind}, "
-    said = f"job {view.job}: {kind}{view.state}, begun {day}, target {view.target}"
+    said = f"job {view.job}: {view.kind}, {view.state}, begun {day}, target {view.target}"
     more = f"<p>{escape(view.message)}</p>" if view.message else ""
     return f'<p class="muted">{escape(said)}</p>{more}'
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from tunery.domain import Budget, JobStatus
+from tunery.domain import DEFAULT_KIND, Budget, JobStatus
 from tunery.domain.keys import canonical_json
 from tunery.domain.request import Request, ShareRequest
 from tunery.runtime.importing import ImportedModel
@@ -24,8 +24,8 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
     """
     model = absolute(request.model)
     queued = {} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}
-    other: Plain = {} if request.kind == "tune" else {"kind": request.kind}
-    if request.options or request.kind != "tune":
+    other: Plain = {} if request.kind == DEFAULT_KIND else {"kind": request.kind}
+    if request.options or request.kind != DEFAULT_KIND:
         other["options"] = canonical_json(dict(request.options))
     trusted: Plain = {"trust": True} if request.trust else {}
     return {
@@ -88,7 +88,7 @@ def request_of(status: JobStatus, store: str) -> Request:
         store=store,
         seed=data["seed"],
         pretrained=data.get("pretrained", True),  # jobs of earlier versions do not say
-        kind=data.get("kind", "tune"),
+        kind=status.kind,
         options=json.loads(data.get("options", "{}")),
         trust=data.get("trust", False),
         on=data.get("on", ""),

@@ -38,10 +38,11 @@ from tunery.domain.request import (
 )
 from tunery.runtime.calibrate import calibrate_target
 from tunery.runtime.importing import ImportedModel, resolve_target
+from tunery.service.assignment import Assignment
 from tunery.service.checks import check_dialects, check_limits
 from tunery.service.kinds import KINDS, options_of
 from tunery.service.kinds.collect import CollectOptions
-from tunery.service.runner import Assignment, JobRunner
+from tunery.service.runner import JobRunner
 from tunery.store import open_store
 from tunery.tuning.collect import CollectReport
 from tunery.tuning.collect import collect as collect_work
@@ -310,7 +311,7 @@ class Session:
         """
         options, kind = options_of(request), KINDS[request.kind]
         run = kind.run
-        assert run is not None, "what tunes does not answer"
+        assert run is not None, "a resumable job does not answer"
         return self._do(request.kind, request, lambda work: run(work, options), notify, charged=kind.measures(options))
 
     def note(self, job_id: str, kind: str, payload: Mapping[str, Any]) -> None:

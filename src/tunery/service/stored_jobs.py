@@ -3,7 +3,6 @@
 That order is what keeps two clients, or a client and a look for jobs that others left, from undoing each other's work.
 """
 
-import json
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -13,7 +12,7 @@ from tunery._errors import UsageError, WorkError
 from tunery.accounting.prices import Prices
 from tunery.domain import JobState, JobStatus, Spend
 from tunery.domain.request import Request, ShareRequest
-from tunery.reports.job import COMPILED
+from tunery.reports.job import ANSWER
 from tunery.service.codec import Plain, claim_of, request_of
 from tunery.store import Store
 from tunery.tuning.account import charged
@@ -130,23 +129,11 @@ def leave_aside(store: Store, job_id: str, state: JobState) -> None:
 
 
 def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: Plain | None) -> None:
-    """End a job of another kind than tuning with its answer; `request` is what is known of it by now."""
-    store.events.append("answer", answer, job_id)
+    """End a job with its answer; `request` is what is known of it by now."""
+    store.events.append(ANSWER, answer, job_id)
     if request is not None:
         store.specify_job(job_id, request)
     leave(store, job_id, JobState.DONE)
-
-
-def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
-    """Return what a job has answered; of one that tunes, what its report tells beside its status, and its file's."""
-    if status.kind == "tune":
-        found = store.events.latest(status.job_id, "began")
-        compiles = json.loads(str(status.request.get("options", "{}")))
-        if found and compiles and (made := store.events.latest(status.job_id, COMPILED)):
-            return {**found.payload, COMPILED: made.payload}
-    else:
-        found = store.events.latest(status.job_id, "answer") if status.state is JobState.DONE else None
-    return dict(found.payload) if found else None
 
 
 def add_spend(store: Store, job_id: str, spent: Spend) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tunery._settings import cache_directory
-from tunery.domain import JobStatus, TaskState
+from tunery.domain import DEFAULT_KIND, JobStatus, TaskState
 from tunery.domain.request import DEFAULT_DIALECT, Progress
 from tunery.reports.data import plain, sums, task_data
 from tunery.service.kinds import KINDS
@@ -73,7 +73,7 @@ class QuestionIn(_Body):
 class JobIn(QuestionIn):
     """A job: a model, a target, and what it may cost."""
 
-    kind: _Kind = "tune"
+    kind: _Kind = DEFAULT_KIND
     model: str = Field(
         max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`; a path if `local`."
     )

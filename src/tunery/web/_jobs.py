@@ -16,14 +16,13 @@ from fastapi import Path as InPath
 from fastapi.responses import StreamingResponse
 
 from tunery._errors import NothingFoundError, UsageError
-from tunery.domain import Budget, JobState, JobStatus
+from tunery.domain import DEFAULT_KIND, Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.codec import Plain, budget_data, request_data
-from tunery.service.kinds import KINDS
+from tunery.service.kinds import KINDS, answer_of
 from tunery.service.months import refuse_used_up
-from tunery.service.stored_jobs import answer_of
 from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
 from tunery.web._files import FileAnswer, model_path, place_in
@@ -159,8 +158,8 @@ async def change(
     await check_month(service, caller)
     values: Plain = {}
     if wanted.budget is not None:
-        if status.kind != "tune":
-            raise RefusedError(422, "kind", "only a job that tunes has a budget")
+        if status.kind not in KINDS or not KINDS[status.kind].has_budget:
+            raise RefusedError(422, "kind", f"a job of the kind {status.kind!r} has no budget")
         values |= budget_data(Budget.parse(wanted.budget))
     if wanted.priority is not None:
         values["queue_priority"] = min(wanted.priority, caller.account.priority)
@@ -293,7 +292,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     request = _asked_here(job, LocalIn.model_validate({}))
     model = await model_of(request, service, caller, job.weights, job.name)
     options = _unusual(job.kind, {name: getattr(job, name, None) for name in kind.asked})
-    if "output" in kind.asked and (job.deliver or job.kind != "tune"):
+    if "output" in kind.asked and (job.deliver or kind.needs_output):
         options["output"] = await compiled_place(service, model)
     return replace(request, model=model, options=options)
 
@@ -360,7 +359,7 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in kept.items() if key not in added}
     kept["model"] = place_in(str(kept["model"]))
     options = json.loads(kept.get("options", "{}"))
-    kept["options"] = {**_unusual(kept.get("kind", "tune"), options), "output": bool(options.get("output"))}
+    kept["options"] = {**_unusual(kept.get("kind", DEFAULT_KIND), options), "output": bool(options.get("output"))}
     return kept
 
 

@@ -91,10 +91,11 @@ def show(
     from tunery.reports.format import as_text, duration, printable
     from tunery.reports.job import host_seconds
     from tunery.reports.text import best_host_lines, cost_lines, filter_lines, tasks_table
+    from tunery.service.kinds import resumable
 
     status, answer, events = _one(job, store, socket, server)
     hosts = host_seconds(events)
-    if status.kind == "tune":
+    if resumable(status.kind):
         answer = None  # its report is in the status
     if json:
         more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
@@ -125,7 +126,7 @@ def _one(
         with service:
             found = service.job(job_id)
             return status_of(found), found["answer"], list(service.log(job_id))
-    from tunery.service.stored_jobs import answer_of
+    from tunery.service.kinds import answer_of
     from tunery.store import open_store
 
     with open_store(store, create=False, keep=False) as opened:
@@ -360,14 +361,17 @@ def _resume_here(job: str, store: str, output: str, *, force: bool, as_json: boo
     from tunery.cli.tune import network_file, run
     from tunery.domain import JobState
     from tunery.service.codec import request_of
+    from tunery.service.kinds import resumable
     from tunery.store import open_store
 
     with open_store(store, create=False) as opened:
         status = opened.job(job)
     if status.state in {JobState.DONE, JobState.CANCELLED}:
         raise UsageError(f"job {job} is {status.state}; to go further, tune its model again: what is known is used")
-    if (kind := status.kind) != "tune":
-        raise UsageError(f"job {job} is a {kind}: give that command again, or let a service do it (`tunery serve`)")
+    if not resumable(status.kind):
+        raise UsageError(
+            f"job {job} is a {status.kind}: give that command again, or let a service do it (`tunery serve`)"
+        )
     request = request_of(status, store)
     path = network_file(request, output, force=force) if output else None
     run(request, path, (), force=force, as_json=as_json, verbose=verbose, job_id=job)

@@ -1,5 +1,6 @@
 """The kinds of jobs. A new one is a module here, and an entry in `KINDS`."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError, misfit
+from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Request
+from tunery.reports.job import ANSWER, COMPILED
 from tunery.service.kinds._base import JobKind, Options
 from tunery.service.kinds.bench import BENCH
 from tunery.service.kinds.calibrate import CALIBRATE
@@ -17,10 +20,28 @@ from tunery.service.kinds.extract import EXTRACT
 from tunery.service.kinds.measure import MEASURE
 from tunery.service.kinds.query import QUERY
 from tunery.service.kinds.tune import TUNE
+from tunery.store import Store
 
 KINDS: Mapping[str, JobKind[Any]] = {
     kind.name: kind for kind in (TUNE, COMPILE, BENCH, QUERY, EXTRACT, CALIBRATE, COLLECT, MEASURE)
 }
+
+
+def resumable(kind: str) -> bool:
+    """Tell whether jobs of a kind go on where they ended; one that only a later version knows does not."""
+    return kind in KINDS and KINDS[kind].go_on is not None
+
+
+def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
+    """Return what a job has answered; of a resumable one, what its report tells beside its status, and its file's."""
+    if resumable(status.kind):
+        found = store.events.latest(status.job_id, "began")
+        compiles = json.loads(str(status.request.get("options", "{}")))
+        if found and compiles and (made := store.events.latest(status.job_id, COMPILED)):
+            return {**found.payload, COMPILED: made.payload}
+    else:
+        found = store.events.latest(status.job_id, ANSWER) if status.state is JobState.DONE else None
+    return dict(found.payload) if found else None
 
 
 def options_of(request: Request) -> Options:

@@ -1,11 +1,14 @@
 """What a kind of job is: the options that it takes, what it does, and who may ask for it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from tunery.delivery.work import Work
+from tunery.domain import JobStatus
 from tunery.domain.request import Progress, Request
+from tunery.service.assignment import Assignment
+from tunery.service.workplace import Workplace
 
 LONGEST_S = 1e6
 Answer = Mapping[str, Any]
@@ -22,15 +25,34 @@ class Options:
 O = TypeVar("O", bound=Options)  # noqa: E741 - options
 
 
+@dataclass(frozen=True, slots=True)
+class JobAtWork(Generic[O]):
+    """A stored job that is at work here, with its model read.
+
+    `status` is how it stood when it was taken up; its budget counts from `began` (monotonic seconds).
+    """
+
+    place: Workplace
+    job: Assignment
+    work: Work
+    status: JobStatus
+    began: float
+    options: O
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKind(Generic[O]):
-    """A kind of job.
+    """A kind of job, which either answers or is resumable: it has `run` or `go_on`.
 
     Attributes:
         name: What requests and stored jobs call it.
         options: The dataclass of its options.
-        run: Does it, and returns its answer as plain data; None: the manager tunes.
-        long: Whether it works for as long as it is given. Others are quick, and need no place among those at work.
+        run: Does it, and returns its answer as plain data. If it is interrupted, it begins anew.
+        go_on: Does what is left of it, and returns how it stands then, which is stored: its tasks are its result. It
+            charges the job for all, the reading of its model included, tells `job.month` what it costs and keeps
+            within it, ends early if `job.stop` is set, and leaves the job (`tunery.tuning.job.leave`).
+        has_budget: Whether it works for as long as its budget lets it. Others are quick, and need no place among those
+            at work.
         measures: Whether it times candidates: in the caller's own process too it is stored and charged then.
         several_dialects: Whether one job may be of several dialects.
         asked: The options that an account of a service on the network may give. `output` is a place that the service
@@ -40,12 +62,21 @@ class JobKind(Generic[O]):
 
     name: str
     options: type[O]
-    run: Callable[[Work, O], Awaitable[Answer]] | None
-    long: bool = False
+    run: Callable[[Work, O], Awaitable[Answer]] | None = None
+    go_on: Callable[[JobAtWork[O]], Awaitable[JobStatus]] | None = None
+    has_budget: bool = False
     measures: Callable[[O], bool] = lambda _: False
     several_dialects: bool = False
     asked: tuple[str, ...] = ()
     refused: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.run is None) != (self.go_on is None), f"{self.name} has `run` or `go_on`"
+
+    @property
+    def needs_output(self) -> bool:
+        """Whether it always makes a file."""
+        return any(field.name == "output" and field.default is MISSING for field in fields(self.options))
 
 
 def say(work: Work, text: str) -> None:

@@ -42,6 +42,6 @@ async def _collect(work: Work, options: CollectOptions) -> Answer:
 
 
 COLLECT = JobKind(
-    name="collect", options=CollectOptions, run=_collect, long=True, measures=lambda _: True,
+    name="collect", options=CollectOptions, run=_collect, has_budget=True, measures=lambda _: True,
     refused="do that on its machine",
 )  # fmt: skip

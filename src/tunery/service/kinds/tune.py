@@ -1,10 +1,22 @@
 """The main job: fast, verified kernels for a network."""
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
-from tunery.domain.request import Request
-from tunery.service.kinds._base import JobKind
-from tunery.service.kinds.compile import CompileOptions
+from tunery._errors import TuneryError
+from tunery.delivery.work import Work
+from tunery.domain import Budget, JobState, JobStatus
+from tunery.domain.request import Progress, Request
+from tunery.reports.job import COMPILED
+from tunery.service.kinds._base import JobAtWork, JobKind
+from tunery.service.kinds.compile import CompileOptions, compile_answer, compile_network
+from tunery.service.turns import tune_in_turns
+from tunery.tuning.account import Account
+from tunery.tuning.job import TuningJob, leave
+
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,4 +31,98 @@ class TuneOptions(CompileOptions):
             CompileOptions.check(self, request)
 
 
-TUNE = JobKind(name="tune", options=TuneOptions, run=None, long=True, several_dialects=True, asked=("output",))
+async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
+    """Tune for one dialect, or for several in turns, and compile what was reached if the options say where to."""
+    place, job, work, output = at.place, at.job, at.work, at.options.output
+    several, seen = len(job.request.dialects) > 1, set[str]()
+
+    async def turn(
+        one: Work, request: Request, status: JobStatus, began: float, notify: Callable[[Progress], None]
+    ) -> JobStatus:
+        imported, name = one.model_read, one.request.dialect
+        if name in seen:  # it has paid for that
+            imported = replace(imported, wall_s=0.0, core_s=0.0)
+        seen.add(name)
+        device, searches = await place.device(one), place.runtimes.searches(one.runtime)
+        beside = [task for task in status.tasks if task.dialect != name] if several else []
+        tuning = TuningJob(
+            one.runtime, place.store, request, status, imported, device, notify, job.stop, searches, began,
+            ending=job.ending, deliver=deliver if output and not several else None, beside=beside, goes_on=several,
+        )  # fmt: skip
+        if job.month is not None:
+            job.month.meter(tuning.money, tuning.limit_money)
+        return await _run(at, tuning)
+
+    async def deliver(account: Account) -> str:
+        return await _compile(at, _compiling(at, account))
+
+    if not several:
+        return await turn(work, work.request, at.status, at.began, job.tell)
+    status = await tune_in_turns(work, job.request, at.status, at.began, job.tell, turn)
+    if status.state is not JobState.RUNNING:
+        return status
+    if output:
+        reached = status
+        await place.store.write(lambda store: store.save_job(reached))
+        undelivered = await place.work_on(job, _compiling(at), lambda made: _compile(at, made))
+        stored = await place.store.read(lambda store: store.job(reached.job_id))
+        message = ". ".join(part for part in (status.message, undelivered) if part)
+        status = replace(status, spend=stored.spend, message=message)
+    status = replace(status, state=JobState.STOPPED if job.stop.is_set() else JobState.DONE)
+    await place.store.write(partial(leave, status=status))
+    return status
+
+
+async def _run(at: JobAtWork[TuneOptions], tuning: TuningJob) -> JobStatus:
+    job_id, claim, dispatch = at.status.job_id, at.job.claim, at.place.dispatch
+    dispatch.submit(job_id, claim.owner, claim.weight, claim.priority, tuning.planned)
+    open_ = True
+
+    async def worked() -> None:
+        nonlocal open_
+        if open_:
+            open_ = False
+            await at.place.keep_stages(job_id, dispatch.end(job_id))
+
+    try:
+        return await tuning.run(worked)
+    finally:
+        await worked()  # where it never began
+
+
+def _compiling(at: JobAtWork[TuneOptions], account: Account | None = None) -> Work:
+    """Return what a job that has tuned compiles its network with; `account` pays for it (None: a new one)."""
+
+    def notify(progress: Progress) -> None:
+        before = at.job.latest
+        at.job.tell(progress if before is None else replace(before, phase=progress.phase, current=""))
+
+    each = list[Work]()
+    for one in at.work.each:
+        request = replace(one.request, budget=Budget(), latency_target_s=None)
+        compiling = replace(one, request=request, job_id=at.status.job_id, notify=notify, others=())
+        each.append(replace(compiling, account=account or at.place.account(compiling)))
+    return replace(each[0], others=tuple(each[1:]))
+
+
+async def _compile(at: JobAtWork[TuneOptions], work: Work) -> str:
+    """Compile what a job has tuned unless it is stopped; return why that was not possible."""
+    compiling = asyncio.create_task(compile_network(work, at.options))
+    try:
+        while not (await asyncio.wait([compiling], timeout=_POLL_S))[0]:
+            if at.job.stop.is_set():
+                return "the network is not compiled yet"
+        at.job.compiled, network = await compiling
+    except TuneryError as error:
+        return f"the network was not compiled: {error}"
+    finally:
+        compiling.cancel()
+        await asyncio.gather(compiling, return_exceptions=True)
+    for tuned, compiled in zip(at.work.each, work.each, strict=True):
+        tuned.imported = compiled.imported  # it may run further nodes in ONNX Runtime
+    answer = compile_answer(at.job.compiled, network)
+    await at.place.store.write(lambda store: store.events.append(COMPILED, answer, work.job_id))
+    return ""
+
+
+TUNE = JobKind(name="tune", options=TuneOptions, go_on=_tune, has_budget=True, several_dialects=True, asked=("output",))

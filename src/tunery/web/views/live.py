@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from tunery.domain import JobStatus
 from tunery.reports.data import plain, sums
 from tunery.reports.job import MOST_FAILURES, STAGES, JobView, failure_data, failure_text, view_of
-from tunery.service.runner import stages_event
+from tunery.service.workplace import stages_event
 from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model, without_places
 from tunery.web._hub import AT_REST

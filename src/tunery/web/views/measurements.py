@@ -15,7 +15,8 @@ from fastapi import APIRouter, Header, Query, Response
 from tunery.dialects import file_dialect
 from tunery.domain import JobStatus, canonical_json
 from tunery.domain.request import Request
-from tunery.service.stored_jobs import answer_of
+from tunery.service.kinds import answer_of
+from tunery.service.kinds.measure import MEASURE
 from tunery.web._bodies import KernelIn, MeasurementIn, MeasurementOut, job_out
 from tunery.web._hub import AT_REST
 from tunery.web._jobs import JobId, claim_of, enter, model_of, rest, visible
@@ -24,7 +25,6 @@ from tunery.web._retention import touch
 from tunery.web._service import DEVELOPER, Reader, Service, TheService, User, at_least
 
 router = APIRouter(prefix="/v1/measurements", tags=["measurements"])
-_KIND = "measure"
 Wait = Annotated[float, Query(ge=0, le=60.0)]
 
 
@@ -44,7 +44,7 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
     body = asked.candidate if isinstance(asked.candidate, str) else canonical_json(asked.candidate)
     request = Request(
         asked.model, {name: tuple(shape) for name, shape in asked.shapes.items()}, asked.target, asked.dialect,
-        asked.threads, kind=_KIND, options={"task": asked.task, "candidate": body},
+        asked.threads, kind=MEASURE.name, options={"task": asked.task, "candidate": body},
     )  # fmt: skip
     if asked.kernel is not None:
         at_least(caller, DEVELOPER)
@@ -67,7 +67,7 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
 async def show(job_id: JobId, service: TheService, caller: Reader, wait: Wait = 0.0) -> MeasurementOut:
     """Show a measurement; with `wait`, as soon as it has ended or after so many seconds."""
     status = await visible(service, caller, job_id)
-    if status.kind != _KIND:
+    if status.kind != MEASURE.name:
         raise RefusedError(404, "not-found", f"there is no measurement {job_id}")
     if wait and status.state not in AT_REST:
         await rest(service, caller, job_id, wait)

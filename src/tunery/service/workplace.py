@@ -1,0 +1,176 @@
+"""What all jobs of a process are done with: the store, the scheduler, the workers, and the accounts that pay."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tunery._errors import StoreError, TuneryError, UsageError
+from tunery.accounting.prices import load_prices
+from tunery.delivery.work import Work
+from tunery.domain import DeviceDescription, Spend
+from tunery.domain.request import Request
+from tunery.reports.job import STAGES, stages_payload
+from tunery.runtime.dispatch import Dispatch, Span
+from tunery.runtime.importing import import_model
+from tunery.runtime.opening import introduce
+from tunery.runtime.runtime import Reservation
+from tunery.service import stored_jobs
+from tunery.service.assignment import Assignment, importing
+from tunery.service.runtimes import Runtimes
+from tunery.store import AsyncStore, Charge, Store
+from tunery.tuning.account import Account, PricedCharge
+
+R = TypeVar("R")
+
+
+class Workplace:
+    """One store, one scheduler and one set of workers, for any number of jobs; an async context manager.
+
+    Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect, thread count
+    or way of measuring get workers of their own, placed by the same scheduler. With `record`, the scheduler's log and
+    the span of each stage are kept in `dispatch`. With `follow_hosts`, hosts that are added or removed meanwhile are
+    used or left.
+
+    Raises:
+        UsageError: the strategy is unknown.
+    """
+
+    def __init__(
+        self, store: Store, *, strategy: str = "predictive", record: bool = True, follow_hosts: bool = False
+    ) -> None:
+        self.store = AsyncStore(store)
+        self.dispatch = Dispatch(strategy, record=record)
+        self.runtimes = Runtimes(self.dispatch, follow=follow_hosts)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.runtimes.close()
+        self.store.close()
+
+    async def read(self, job: Assignment, name: str, used: list[Reservation] | None = None) -> Work:
+        """Read a request's model with its tasks, as each of its dialects takes it in.
+
+        What it cost is charged to the job that tunes it. `used` gets the grants of its stages, also where it fails;
+        they are scheduled, and hold the machine, as those of `name`.
+
+        Raises:
+            UsageError: the model, the shapes or the target are wrong.
+            WorkError: the model cannot be imported.
+        """
+        claim = job.claim
+
+        def begun() -> None:
+            if job.latest is None:
+                job.tell(importing(job.request))
+
+        async def read(one: Request) -> Work:
+            work = Work(await self.runtimes.connected(one), self.store, one, name, job.tell, job.known(one))
+            if work.imported is None:
+                self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
+                try:
+                    work.imported = await import_model(work.runtime, self.store, one, name, begun, used)
+                    work.runtime.claim(work.imported.core_s)  # until the job that is given it is charged
+                finally:
+                    self.dispatch.end(name)
+                job.readers = (*job.readers, work)
+            return work
+
+        return await _each_dialect(job.request, read)
+
+    async def works(self, job: Assignment, job_id: str, *, charged: bool = True) -> Work:
+        """Return what a job has at hand for its dialects."""
+
+        async def begin(one: Request) -> Work:
+            work = Work(await self.runtimes.connected(one), self.store, one, job_id, job.tell, job.known(one))
+            return replace(work, account=self.account(work) if charged else None)
+
+        return await _each_dialect(job.request, begin)
+
+    async def work_on(self, job: Assignment, work: Work, run: Callable[[Work], Awaitable[R]]) -> R:
+        """Do a job's work beside all others; if it has an account, it is charged for its part of the machine."""
+        began, claim, unread = time.monotonic(), job.claim, [one for one in work.each if one.imported is None]
+        self.dispatch.submit(work.job_id, claim.owner, claim.weight, claim.priority)
+        try:
+            return await run(work)
+        finally:
+            job.readers = (*job.readers, *(one for one in unread if one.imported is not None))
+            spans, wall_s = self.dispatch.end(work.job_id), time.monotonic() - began
+            if work.account is not None:
+                await self.keep_stages(work.job_id, spans)
+                await self._close(work, wall_s)
+
+    def account(self, work: Work) -> Account:
+        """Return a new account of a job, which is to be closed."""
+        return Account(self.store, work.job_id, work.runtime, load_prices(work.request.prices), work.runtime.power)
+
+    async def charge_in_vain(self, job: Assignment, job_id: str, used: Sequence[Reservation], wall_s: float) -> None:
+        """Charge a job that could not begin for its import, and for its part of the machine in these `wall_s`."""
+        one = job.request.each_dialect[0]
+        work = Work(await self.runtimes.connected(one), self.store, one, job_id)
+        work.account = self.account(work)
+        await work.account.post(
+            PricedCharge(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0, host=one.host), one.wall_s)
+            for one in used
+        )
+        await self._close(work, wall_s)
+
+    async def _close(self, work: Work, wall_s: float) -> None:
+        """Charge a job for its part of the machine's time, and store what it has spent in all after these `wall_s`."""
+        for one in work.each:
+            with suppress(StoreError, UsageError):  # the first error is the one to tell
+                await self._add_spend(one, wall_s if one is work else 0.0)
+
+    async def _add_spend(self, work: Work, wall_s: float) -> None:
+        account = work.account
+        assert account is not None
+        await account.close()
+        spent = Spend(
+            wall_s=wall_s, machine_s=account.machine_s(), currency=account.prices.currency, cores=work.runtime.granted
+        )
+        await self.store.write(partial(stored_jobs.add_spend, job_id=work.job_id, spent=spent))
+
+    async def keep_stages(self, job_id: str, spans: Sequence[Span]) -> None:
+        """Store which worker did what for a job in this run, for its report."""
+        payload = stages_event(spans)
+        if payload["spans"]:
+            with suppress(StoreError):  # nothing depends on it
+                await self.store.write(lambda store: store.events.append(STAGES, payload, job_id))
+
+    async def device(self, work: Work) -> DeviceDescription:
+        """Return what a job measures on, which is stored, and let it measure as its calibration allows."""
+        device = await introduce(work.runtime, self.store)
+        key = (device.fingerprint, work.request.dialect, work.runtime.threads)
+        work.runtime.share(await self.store.read(lambda store: store.calibration(*key)))
+        return device
+
+
+async def _each_dialect(request: Request, begin: Callable[[Request], Awaitable[Work]]) -> Work:
+    """Return what a job has at hand for its dialects; why one takes no part is told in it.
+
+    Raises:
+        TuneryError: none takes part.
+    """
+    works, refused, errors = list[Work](), dict[str, str](), list[TuneryError]()
+    for one in request.each_dialect:
+        try:
+            works.append(await begin(one))
+        except TuneryError as error:
+            errors.append(error)
+            refused[one.dialect] = str(error)
+    if not works:
+        raise errors[0]
+    works[0].others, works[0].refused = tuple(works[1:]), refused
+    return works[0]
+
+
+def stages_event(spans: Sequence[Span]) -> dict[str, Any]:
+    """Return what the event of a run's stages says."""
+    return stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])
