@@ -146,10 +146,10 @@ def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tuned: Run, tmp_path: Pa
 
 
 def test_an_error_of_ours_is_one_line_and_a_traceback_only_with_v(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(request: object) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError("several\nlines")
 
-    monkeypatch.setattr("tunery.service.session.extract", broken)
+    monkeypatch.setattr("tunery.service.session.Session.answer", broken)
     quiet = run("extract", "fake:demo", *FAKE)
     assert quiet.code == 1
     assert quiet.err.count("\n") == 1

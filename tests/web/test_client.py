@@ -196,7 +196,11 @@ def test_commands_at_a_service_answer_as_on_its_store(
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
     there, job = ("--server", site.url), tuned.result.job.job_id
     task = tuned.result.job.tasks[0].task_key
-    for words in (("query", NET, *HOW), ("query", task), ("spend", job), ("spend",), ("jobs", "log", job)):
+    several = ("extract", NET, "fake:two?frozen=1", *HOW)
+    for words in (
+        ("query", NET, *HOW), ("query", task), ("extract", NET, *HOW), several, ("jobs", "log", job),
+        ("spend", job), ("spend",),
+    ):  # fmt: skip
         assert command(*words, *there) == command(*words), words
     shown, mine = command("jobs", "show", job, *there), command("jobs", "show", job)
     assert {name: value for name, value in shown.items() if mine[name] != value}.keys() <= {"created_at", "updated_at"}
@@ -350,7 +354,8 @@ def test_a_model_sent_is_tuned_fetched_and_compared_at_the_service(site: Served,
 
 
 @pytest.mark.parametrize(
-    ("verb", "wrong"), [("bench", "model"), ("bench", "shape"), ("query", "target"), ("tune", "shape")]
+    ("verb", "wrong"),
+    [("bench", "model"), ("bench", "shape"), ("query", "target"), ("tune", "shape"), ("extract", "model")],
 )
 def test_a_wrong_use_ends_at_a_service_as_it_does_here(
     site: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, wrong: str

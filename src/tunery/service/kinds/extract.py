@@ -1,20 +1,27 @@
 """The tasks of a network."""
 
 from tunery.delivery.work import Work
+from tunery.reports.data import plain
 from tunery.service.kinds._base import Answer, JobKind, Options
 
 
 async def _extract(work: Work, _: Options) -> Answer:
     found = await work.model()
-    tasks = [
-        {
-            "task": t.key, "name": t.workload.name, "kind": t.workload.kind, "weight": t.weight,
-            "workload": t.workload.key, "operator": t.workload.operator,
-        }
-        for t in found.tasks
-    ]  # fmt: skip
-    batch_of_one = list(found.network.batch_of_one)
-    return {"network": found.network.name, "target": str(found.target), "tasks": tasks, "batch_of_one": batch_of_one}
+    return {
+        "network": found.network.name,
+        "target": str(found.target),
+        "tasks": [
+            {
+                "name": task.workload.name, "workload": task.workload.key, "operator": task.workload.operator,
+                "weight": task.weight, "tunable": task.tunable, "task": task.key, "kind": task.workload.kind,
+                "flop": plain(task.workload.flop),
+            }
+            for task in found.tasks
+        ],
+        "elsewhere": dict(found.elsewhere),
+        "batch_of_one": list(found.network.batch_of_one),
+        "bindings": max(len(found.parts), 1),
+    }  # fmt: skip
 
 
 EXTRACT = JobKind(name="extract", options=Options, run=_extract)
