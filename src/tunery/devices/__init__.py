@@ -14,6 +14,7 @@ __all__ = [
     "ForeignLoad",
     "Load",
     "Watch",
+    "accelerators",
     "device_class",
     "open_device",
     "traits_of",
@@ -37,12 +38,21 @@ def device_class(kind: str) -> type[Device]:
     if kind in _OURS:
         entry = EntryPoint(kind, "{}.{}:{}".format(__name__, *_OURS[kind]), _GROUP)
     else:
-        others = {entry.name: entry for entry in entry_points(group=_GROUP)}
+        others = _others()
         if kind not in others:
             raise UsageError(f"unknown kind of device {kind!r}; installed: {', '.join(sorted({*_OURS, *others}))}")
         entry = others[kind]
     found: type[Device] = entry.load()
     return found
+
+
+def accelerators() -> list[str]:
+    """Return the kinds of devices that this machine may have beside its processor."""
+    return sorted({*_OURS, *_others()} - {"cpu", "fake"})
+
+
+def _others() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=_GROUP)}
 
 
 def open_device(kind: str, cores: Sequence[int] = (), slot: Sequence[int] = ()) -> Device:

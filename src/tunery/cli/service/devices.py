@@ -26,31 +26,38 @@ def list_(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """List this machine's devices, with their fingerprint, their records, and what calibration found."""
+    """List this machine's devices, with their fingerprint, their records, and what calibration found.
+
+    At a service, those that it has measured on.
+    """
     if url := server_of(server, store):
         _list_there(url, as_json=json)
         return
-    from tunery.devices import open_device
+    from tunery.devices.here import devices_here
     from tunery.reports.records import device_names
     from tunery.store import open_store
 
-    device = open_device("cpu").describe()
+    found = devices_here()
     with open_store(store, create=False, keep=False) as opened:
         known, names = dict(opened.stats().devices), device_names(opened)
-        calibrations = opened.calibrations(device.fingerprint)
-    here: dict[str, Any] = {
-        "kind": device.kind,
-        "name": device.name,
-        "cores": device.cores,
-        "fingerprint": device.fingerprint,
-        "facts": device.facts,
-        "records": known.pop(device.fingerprint, 0),
-        "calibrations": [_data(calibration) for calibration in calibrations],
-    }
+        calibrations = [opened.calibrations(device.fingerprint) for device in found]
+    here: list[dict[str, Any]] = [
+        {
+            "kind": device.kind,
+            "name": device.name,
+            "cores": device.cores,
+            "fingerprint": device.fingerprint,
+            "facts": device.facts,
+            "records": known.pop(device.fingerprint, 0),
+            "calibrations": [_data(one) for one in made],
+        }
+        for device, made in zip(found, calibrations, strict=True)
+    ]
     if json:
-        emit({"devices": [here], "elsewhere": known})
+        emit({"devices": here, "elsewhere": known})
         return
-    _print({**here, "cores": len(device.cores)}, calibrations)
+    for device, made in zip(here, calibrations, strict=True):
+        _print({**device, "cores": len(device["cores"])}, made)
     for fingerprint, count in known.items():
         say(_elsewhere(fingerprint, names.get(fingerprint, ""), count))
 

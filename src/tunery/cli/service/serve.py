@@ -41,7 +41,7 @@ def serve(
     store: options.StoreUrl = "",
     engine: options.Engine = "",
     strategy: Annotated[
-        str, typer.Option("--strategy", help="Who goes first: predictive, fair, greedy, synchronous, sequential.")
+        str, typer.Option("--strategy", help="Who goes first: fair, predictive, …; a wrong one lists them.")
     ] = "predictive",
     socket: Socket = "",
     log_format: Annotated[
