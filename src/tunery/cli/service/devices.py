@@ -34,12 +34,12 @@ def list_(
         _list_there(url, as_json=json)
         return
     from tunery.devices.here import devices_here
-    from tunery.reports.records import device_names
     from tunery.store import open_store
 
     found = devices_here()
     with open_store(store, create=False, keep=False) as opened:
-        known, names = dict(opened.stats().devices), device_names(opened)
+        known = dict(opened.stats().devices)
+        measured = {one.fingerprint: one for one in reversed(opened.devices.find())}
         calibrations = [opened.calibrations(device.fingerprint) for device in found]
     here: list[dict[str, Any]] = [
         {
@@ -59,11 +59,13 @@ def list_(
     for device, made in zip(here, calibrations, strict=True):
         _print({**device, "cores": len(device["cores"])}, made)
     for fingerprint, count in known.items():
-        say(_elsewhere(fingerprint, names.get(fingerprint, ""), count))
+        one = measured.get(fingerprint)
+        name, host = (str(one.facts.get("name", "")), one.host) if one else ("", "")
+        say(_elsewhere(fingerprint, name, count, host))
 
 
-def _elsewhere(fingerprint: str, name: str, count: int) -> str:
-    return "  ".join(filter(None, ("elsewhere", name, fingerprint, f"{count} records")))
+def _elsewhere(fingerprint: str, name: str, count: int, host: str = "") -> str:
+    return "  ".join(filter(None, ("elsewhere", host, name, fingerprint, f"{count} records")))
 
 
 def _list_there(url: str, *, as_json: bool) -> None:
