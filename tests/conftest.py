@@ -51,6 +51,12 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", f"{tmp_path}-config")  # beside: what a test leaves is looked at
 
 
+@pytest.fixture
+def inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are threads of this process, where processes are not the subject: starting them takes most of a job."""
+    monkeypatch.setenv("TUNERY_ENGINE", "inline")
+
+
 @pytest.fixture(autouse=True)
 def _all_cores() -> Iterator[None]:
     """What measures in this process pins it; the next test has all cores again."""

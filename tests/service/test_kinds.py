@@ -23,7 +23,7 @@ from tunery.store import Store, open_store
 from tunery.tuning.job import leave
 from tunery.web._bodies import JobIn
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 
 def request(kind: str = "tune", **options: object) -> Request:

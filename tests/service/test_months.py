@@ -9,6 +9,8 @@ from tunery import UsageError
 from tunery.service.months import MonthShare, refuse_used_up
 from tunery.store import AsyncStore, Charge, Store, StoredAccount, open_store
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 
 def test_a_share_ends_when_its_job_has_cost_all_that_is_left(tmp_path: Path) -> None:
     spent, limits, reasons = 0.0, list[float](), set[str]()

@@ -17,6 +17,8 @@ from tunery.domain.request import Request, ShareRequest
 from tunery.service.checks import check, check_limits, check_model
 from tunery.service.session import Session
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 NINES = "9" * 4000
 SHEET = {
     "machine": '"m"', "currency": '"USD"', "machine_hour": "1.5", "cores": "4", "kwh": "0.2", "source": '"x"',

@@ -16,7 +16,7 @@ from tunery.service.codec import request_data, request_of
 from tunery.service.session import tune
 from tunery.store import open_store
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 SOURCE = "fake:again?tasks=1&build_s=0.01"
 

@@ -22,6 +22,8 @@ from tunery.service.manager import JobManager
 from tunery.service.session import Session
 from tunery.store import Store, open_store
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 
 def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}

@@ -15,6 +15,8 @@ from tunery.service.manager import JobManager
 from tunery.service.session import Session
 from tunery.store import Store, open_store
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 MINUTE = Budget(seconds=60.0)
 
 
