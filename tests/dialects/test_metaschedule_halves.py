@@ -75,6 +75,32 @@ def test_all_between_inputs_and_outputs_is_computed_in_single(border: str, diale
         np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), rtol=5e-3, atol=5e-3)
 
 
+def test_an_output_in_half_precision_may_have_a_size_that_depends_on_the_data(dialect: Dialect, tmp_path: Path) -> None:
+    weights = np.random.default_rng(4).standard_normal((24, 32)).astype(np.float16)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("Compress", ["x", "is_first"], ["z"], axis=0),
+    ]
+    graph = helper.make_graph(
+        nodes, "half",
+        [helper.make_tensor_value_info("x", _HALF, [16, 24]),
+         helper.make_tensor_value_info("is_first", TensorProto.BOOL, [16])],
+        [helper.make_tensor_value_info("y", _HALF, [16, 32]), helper.make_tensor_value_info("z", _HALF, ["n", 24])],
+        [numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    path = tmp_path / "half.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    network = prepare(str(path), {}, tmp_path)
+    target = dialect.resolve_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}', 1)
+    compiled = dialect.compile(network, target, {}, tmp_path / "compiled")
+    assert len(compiled.elsewhere) == 1
+    x = np.random.default_rng(1).standard_normal((16, 24)).astype(np.float16)
+    chosen = np.arange(16) % 3 == 0
+    product, kept = dialect.load_network(tmp_path / "compiled")(x, chosen)
+    np.testing.assert_allclose(product, x.astype(np.float32) @ weights.astype(np.float32), rtol=5e-3, atol=5e-3)
+    np.testing.assert_array_equal(kept, x[chosen])
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

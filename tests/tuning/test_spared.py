@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes
 
-from tunery.domain import Budget, Candidate, JobState, Measurement, Mode, Origin, Outcome, Record, Task
+from tunery.domain import Budget, Candidate, JobState, Measurement, Mode, Origin, Outcome, Record, Rung, Task
 from tunery.domain.request import NO_TRIMMING, Request, Trimming
 from tunery.runtime.runtime import Runtime
-from tunery.service.session import tune
+from tunery.service.session import query, tune
 from tunery.store import open_store
 from tunery.tuning.allocation.allocator import TaskProgress
 from tunery.tuning.context import Context
@@ -86,6 +86,7 @@ def test_without_trimming_nothing_is_dropped_and_all_tasks_get_the_same(tmp_path
     assert max(each.values()) - min(each.values()) <= 32, "one batch at most"
     assert Counter(r.measurement.outcome for r in tried(tmp_path))[Outcome.ABANDONED] == 0
     assert min(len(r.measurement.samples_s) for r in tried(tmp_path)) >= 3
+    assert {choice.rung for choice in query(request).choices} == {Rung.EXACT}
 
 
 def test_what_another_job_measured_meanwhile_is_served_not_built(tmp_path: Path) -> None:

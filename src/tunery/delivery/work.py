@@ -8,7 +8,7 @@ from tunery.delivery.ladder import KnownTask, choose
 from tunery.domain import Network, Provenance, Target
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import settings_for
 from tunery.runtime.importing import ImportedModel, import_model, keep
 from tunery.runtime.runtime import Reservation, Runtime
 from tunery.store import AsyncStore, Charge
@@ -99,7 +99,7 @@ class Work:
     async def provenance(self, imported: ImportedModel) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
         device = await self.runtime.device()
-        return Provenance(self.request.dialect, imported.compiler, device.fingerprint, Settings().key)
+        return Provenance(self.request.dialect, imported.compiler, device.fingerprint, settings_for(self.request.trimming).key)
 
     async def choices(self, imported: ImportedModel) -> tuple[KnownTask, ...]:
         """Return the ladder's answer for each task, from the store alone."""

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 
 from tunery._errors import UsageError
 from tunery.domain import canonical_json, digest
+from tunery.domain.request import Trimming
 from tunery.measuring.racing import Rule
 
 VERSION = 7
@@ -51,3 +52,8 @@ class Settings:
 
 FULL_LENGTH = Settings(rule=Rule(error=1e-300, precision=0.0), far=1e9)
 """Every candidate is sampled to the caps, however slow it is: what abandoning is compared with."""
+
+
+def settings_for(trimming: Trimming) -> Settings:
+    """Return how candidates are measured under a request's trimming."""
+    return Settings() if trimming.abandon else FULL_LENGTH

@@ -25,7 +25,7 @@ from tunery.dialects import Observation
 from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Task
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
-from tunery.measuring.settings import FULL_LENGTH, Settings
+from tunery.measuring.settings import settings_for
 from tunery.runtime.extraction import Extracted, extract_beside
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Reservation, Runtime
@@ -125,7 +125,7 @@ async def collect(  # noqa: PLR0917 - what a job has
     if not chosen and not stop.is_set():
         raise UsageError(_nothing(failed))
     device = await introduce(runtime, store)
-    settings = Settings() if request.trimming.abandon else FULL_LENGTH
+    settings = settings_for(request.trimming)
     provenance = Provenance(request.dialect, extraction.compiler, device.fingerprint, settings.key)
     context = Context(job_id, runtime, store, provenance, request.seed, account, Learning(runtime, job_id, None))
     text = _initial_model(request, chosen, extraction.compiler, device)

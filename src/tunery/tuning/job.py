@@ -15,7 +15,7 @@ from tunery.accounting.meter import plan
 from tunery.accounting.prices import load_prices
 from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance, TaskState
 from tunery.domain.request import GOES_ON, MODEL_CHANGED, Progress, Request
-from tunery.measuring.settings import FULL_LENGTH, Settings
+from tunery.measuring.settings import settings_for
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import Reservation, Runtime
@@ -80,7 +80,7 @@ class TuningJob:
         self.status, self._deliver, self._beside, self._goes_on = status, deliver, beside, goes_on
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
         self._notify, self._stop, self._ending = on_progress, stop, ending
-        settings = Settings() if request.trimming.abandon else FULL_LENGTH
+        settings = settings_for(request.trimming)
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
         self._account = Account(store, status.job_id, runtime, load_prices(request.prices), runtime.power)
         start = None

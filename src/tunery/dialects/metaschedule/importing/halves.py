@@ -46,10 +46,20 @@ def in_single(model: onnx.ModelProto) -> onnx.ModelProto:
             value.type.tensor_type.elem_type = _SINGLE
     outputs -= set(given)
     wide = {name: f"{name}/single" for name in halves if name in given or name in outputs}
-    nodes, rounded = [_cast(name, wide[name], _SINGLE) for name in given if name in wide], set[str]()
+    half = {name: name for name in given if name in wide}
+    read = {name for node in graph.node if not _stays(node) for name in node.input}
+    nodes = [_cast(name, wide[name], _SINGLE) for name in half if name in read]
     for node in graph.node:
-        nodes += _kept(node, wide, halves, rounded) if _stays(node) else [_of_singles(node, wide)]
-    nodes += [_cast(wide[name], name, _HALF) for name in sorted(outputs & halves)]
+        if not _stays(node):
+            nodes.append(_of_singles(node, wide))
+            continue
+        nodes += _cast_before(node, wide, halves, half)
+        nodes.append(node)
+        made = {name: name if name in outputs else f"{name}/half" for name in node.output if name in halves}
+        node.output[:] = [made.get(name, name) for name in node.output]
+        nodes += [_cast(kept, wide.get(name, name), _SINGLE) for name, kept in made.items() if name in read]
+        half |= made
+    nodes += [_cast(wide[name], name, _HALF) for name in sorted(outputs & halves) if half.get(name) != name]
     del graph.node[:]
     graph.node.extend(nodes)
     return changed
@@ -80,12 +90,11 @@ def _stays(node: onnx.NodeProto) -> bool:
     return rounds or node.op_type in {OPERATOR, "Sign"}
 
 
-def _kept(node: onnx.NodeProto, wide: Mapping[str, str], halves: set[str], rounded: set[str]) -> list[onnx.NodeProto]:
-    """Return a node as it is, between conversions; those that are `rounded` have been made for another one."""
-    read, made = ({name: f"{name}/half" for name in ends if name in halves} for ends in (node.input, node.output))
-    before = [_cast(wide.get(name, name), half, _HALF) for name, half in read.items() if half not in rounded]
-    rounded.update(read.values(), made.values())
-    after = [_cast(half, wide.get(name, name), _SINGLE) for name, half in made.items()]
-    node.input[:] = [read.get(name, name) for name in node.input]
-    node.output[:] = [made.get(name, name) for name in node.output]
-    return [*before, node, *after]
+def _cast_before(
+    node: onnx.NodeProto, wide: Mapping[str, str], halves: set[str], half: dict[str, str]
+) -> list[onnx.NodeProto]:
+    """Let a node read what there is in `half` precision, and return the conversions that are needed before."""
+    lacking = dict.fromkeys(name for name in node.input if name in halves and name not in half)
+    half |= {name: f"{name}/half" for name in lacking}
+    node.input[:] = [half.get(name, name) for name in node.input]
+    return [_cast(wide.get(name, name), half[name], _HALF) for name in lacking]
