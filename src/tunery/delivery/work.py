@@ -99,7 +99,9 @@ class Work:
     async def provenance(self, imported: ImportedModel) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
         device = await self.runtime.device()
-        return Provenance(self.request.dialect, imported.compiler, device.fingerprint, settings_for(self.request.trimming).key)
+        return Provenance(
+            self.request.dialect, imported.compiler, device.fingerprint, settings_for(self.request.trimming).key
+        )
 
     async def choices(self, imported: ImportedModel) -> tuple[KnownTask, ...]:
         """Return the ladder's answer for each task, from the store alone."""
