@@ -25,7 +25,7 @@ from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, 
 from tunery.domain.request import BenchReport, Progress, Request
 from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
-from tunery.runtime.importing import both
+from tunery.runtime.importing import ImportedModel, both
 from tunery.runtime.runtime import Runtime
 from tunery.service.session import Session
 from tunery.service.session import bench as compare_networks
@@ -261,16 +261,17 @@ class Workers:
         return _outputs(_GOOD) if method == "outputs" else [1e-3]
 
 
-def working(workers: Any) -> Work:
-    """Return the work of a job on these workers, without a store."""
+def working(workers: Any, source: str = "zoo:n") -> Work:
+    """Return the work of a job on these workers, which has read a network; without a store."""
     no_store: Any = None
-    return Work(workers, no_store, Request("n"), "job")
+    network = Network("n", source, "d", "", (), (), 0, "n.onnx")
+    imported = ImportedModel(network, Target("fake", {}, 1), "", ())
+    return Work(workers, no_store, Request("n"), "job", imported=imported)
 
 
 def _compared(workers: Workers, *against: str, **others: str) -> BenchReport:
-    network = Network("n", "zoo:n", "d", "", (), (), 0, "n.onnx")
     files = {"tunery": "tuned", **others}
-    return asyncio.run(bench.compare(working(workers), network, files, ("onnxruntime", *against), 0.1))
+    return asyncio.run(bench.compare(working(workers), files, ("onnxruntime", *against), 0.1))
 
 
 @pytest.mark.parametrize("when", ["outputs 1", "samples 3"])
@@ -294,10 +295,8 @@ def test_torch_that_crashes_in_the_middle_costs_only_itself(monkeypatch: pytest.
 
 def test_torch_has_no_part_in_a_network_of_a_users_own_file() -> None:
     """Whether it is installed or not: to install it would not help."""
-    network = Network("n", "some/where/n.onnx", "d", "", (), (), 0, "n.onnx")
-    report = asyncio.run(
-        bench.compare(working(Workers()), network, {"tunery": "tuned"}, ("torch", "torch-compiled"), 0.1)
-    )
+    work = working(Workers(), "some/where/n.onnx")
+    report = asyncio.run(bench.compare(work, {"tunery": "tuned"}, ("torch", "torch-compiled"), 0.1))
     assert report.absent.keys() == {"torch", "torch-compiled"}
     for reason in report.absent.values():
         assert "n.onnx" in reason

@@ -90,14 +90,14 @@ async def compile_checked(
     with ExitStack() as ends:
         linker = Linker(work, policy)
         ends.callback(linker.close)
-        made, theirs = await both(_compile_and_allow(work, linker, allow, say), expected())
+        made, theirs = await both(_compile_and_allow(linker, allow, say), expected())
         network = made.network
         # Those of the dialect's own file, though ONNX Runtime may run the network in ours: they are of use to others.
         compiler = NetworkCompiler.of(get_dialect(request.dialect))
         texts = {} if made.kept else compiler.texts(work.runtime.blobs.get(made.blob))
         if network.blob and not made.kept:
             say("comparing the network with ONNX Runtime")
-            made = await _judged(work, linker, made, theirs, say, raced=raced)
+            made = await _judged(linker, made, theirs, say, raced=raced)
     origin = await _origin(work, made, theirs)
     with work.runtime.blobs.scratch() as directory:
         work.runtime.blobs.take(made.blob, directory / "network")
@@ -144,7 +144,6 @@ async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str
 
 
 async def _judged(
-    work: Work,
     linker: Linker,
     made: CompiledModel,
     theirs: Expected,
@@ -156,6 +155,7 @@ async def _judged(
 
     All of it runs there if that does not help. If not `raced`, nothing is too slow.
     """
+    work = linker.work
     judged = await judge(work, made.network, made.blob, theirs)
     if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
         raise WorkError(f"{made.network.name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
@@ -204,10 +204,10 @@ async def compile_only(work: Work, *, tuned: bool = True, begun: Callable[[], No
 
 
 async def _compile_and_allow(
-    work: Work, linker: Linker, allow: Callable[[Network], None], say: Callable[[str], None]
+    linker: Linker, allow: Callable[[Network], None], say: Callable[[str], None]
 ) -> CompiledModel:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
-    policy = linker.policy
+    work, policy = linker.work, linker.policy
     measuring = policy is not None and policy.few_shot > 0
     ready: list[asyncio.Task[InitialModel | None]] = []
 

@@ -36,8 +36,8 @@ def list_(
     from tunery.devices.here import devices_here
     from tunery.store import open_store
 
-    found = devices_here()
     with open_store(store, create=False, keep=False) as opened:
+        found = devices_here()
         known = dict(opened.stats().devices)
         measured = {one.fingerprint: one for one in reversed(opened.devices.find())}
         calibrations = [opened.calibrations(device.fingerprint) for device in found]

@@ -62,7 +62,7 @@ async def bench(
         tell("compiling", CONTESTANTS["untuned"])
         files["untuned"] = (await compile_only(work, tuned=False)).blob
     async with work.stage("bench", Role.MEASURER):
-        report = await compare(work, imported.network, files, against, seconds)
+        report = await compare(work, files, against, seconds)
     return with_tasks(report, tasks)
 
 

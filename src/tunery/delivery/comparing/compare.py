@@ -16,7 +16,7 @@ from tunery._extras import pip_install
 from tunery.delivery.work import Work
 from tunery.dialects import Array
 from tunery.domain import HERE, Network
-from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, Request, TaskShare
+from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
 from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
@@ -81,9 +81,7 @@ def predicted_s(against: Sequence[str], seconds: float) -> float:
     return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S) + compiling_s
 
 
-async def compare(
-    work: Work, network: Network, compiled: Mapping[str, str], against: Sequence[str], seconds: float
-) -> BenchReport:
+async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str], seconds: float) -> BenchReport:
     """Time all of `compiled` (label to blob), and ONNX Runtime and torch if asked for, in turns of a few runs each.
 
     `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. The job's
@@ -94,7 +92,7 @@ async def compare(
         ContestantError: another file crashes, runs out of time or fails.
         EngineError: so does the file labelled `tunery`, or ONNX Runtime.
     """
-    began = time.monotonic()
+    began, network = time.monotonic(), work.model_read.network
 
     def tell(current: str, left_s: float) -> None:
         work.notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
@@ -109,7 +107,7 @@ async def compare(
     wrong = tuple(
         label for label in compiled if label in contestants.workers and not _same(network.name, outputs[label], theirs)
     )
-    await _add_torch(contestants, network, against, theirs.outputs, work.request)
+    await _add_torch(contestants, work, against, theirs.outputs)
     if "onnxruntime" not in against:
         contestants.end("onnxruntime")
     samples = await _in_turns(contestants, seconds, tell)
@@ -200,19 +198,18 @@ async def _in_turns(
     return samples
 
 
-async def _add_torch(
-    contestants: Contestants, network: Network, against: Sequence[str], expected: Sequence[Output], request: Request
-) -> None:
+async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str], expected: Sequence[Output]) -> None:
     """Start the torch contestants that are asked for; those whose libraries are missing or do not have it leave.
 
     Their weights are others, but not the shape of what they compute.
     """
+    network = work.model_read.network
     for label in (name for name in TORCH if name in against):
         if absent := why_no_torch(network):
             contestants.absent[label] = absent
             continue
         contestants.workers[label] = _start(
-            contestants.runtime, TORCH[label], Path(network.source), network, trust=request.trust
+            contestants.runtime, TORCH[label], Path(network.source), network, trust=work.request.trust
         )
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
