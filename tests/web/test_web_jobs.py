@@ -498,6 +498,15 @@ def test_the_log_of_a_job_has_its_states(serve: Serve) -> None:
     serve(main)
 
 
+def test_a_job_that_answers_takes_no_other_budget(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        place = f"/v1/jobs/{(await submitted(client, {**QUICK, 'kind': 'extract'}))['id']}"
+        assert (await client.patch(place, json={"budget": "9trials"})).status_code == 422
+
+    serve(main)
+
+
 def test_of_two_who_change_a_job_one_has_to_look_again(serve: Serve) -> None:
     async def main(site: Site) -> None:
         ann, other = await site.account("ann", priority=3), await site.account("bob")

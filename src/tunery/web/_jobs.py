@@ -21,7 +21,7 @@ from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.codec import Plain, budget_data, request_data
-from tunery.service.kinds import KINDS, answer_of
+from tunery.service.kinds import KINDS, answer_of, resumable
 from tunery.service.months import refuse_used_up
 from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
@@ -158,8 +158,8 @@ async def change(
     await check_month(service, caller)
     values: Plain = {}
     if wanted.budget is not None:
-        if status.kind not in KINDS or not KINDS[status.kind].has_budget:
-            raise RefusedError(422, "kind", f"a job of the kind {status.kind!r} has no budget")
+        if not resumable(status.kind):
+            raise RefusedError(422, "kind", f"a job of the kind {status.kind!r} does not go on with another budget")
         values |= budget_data(Budget.parse(wanted.budget))
     if wanted.priority is not None:
         values["queue_priority"] = min(wanted.priority, caller.account.priority)
