@@ -48,16 +48,18 @@ demo: setup
 	@echo "tuning $(NETWORK) for $(BUDGET), then compiling it and comparing it with ONNX Runtime, about a minute more"
 	$(BIN)/tunery tune $(NETWORK) --budget $(BUDGET) -o out --against untuned,onnxruntime
 
-# Two processes, each file in one of them: its tests share what is costly to make.
+# Each file in one process: its tests share what is costly to make. They begin in the order that tests/conftest.py gives.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
 # Two processes take each other's cores, which some tests notice: what fails is run again alone, and has to pass there.
 test: setup
-	$(BIN)/pytest -m "not slow and not hostile and not browser" -n $(PROCESSES) --dist loadfile || \
+	$(BIN)/pytest -m "not slow and not hostile and not browser" -n $(PROCESSES) $(BY_FILE) || \
 	  $(BIN)/pytest -m "not slow and not hostile and not browser" --last-failed --last-failed-no-failures none
 
 # Of every room what needs neither the compiler nor a server nor whole jobs, with fewer random examples.
 test-fast: setup
 	$(BIN)/pytest -m "not tvm and not jobs and not postgresql and not slow and not hostile and not browser" \
-	  --hypothesis-profile fast -n $(PROCESSES) --dist loadfile
+	  --hypothesis-profile fast -n $(PROCESSES) $(BY_FILE)
 
 # What `make test` leaves out: other tests there cover its subject more cheaply.
 test-slow: setup

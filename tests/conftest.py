@@ -1,16 +1,19 @@
 """Settings for all tests: a loaded machine may make a test slow, but must not make it fail."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from inline_engine import run_workers_here
 from sqlalchemy.engine import URL, make_url
 from store_guard import calls_on_the_loop
 
 from postgres_server import PostgresServer, binaries, temporary_database
 from tunery.devices.cpu.placement import bring_back
+from tunery.store import open_store
 
 settings.register_profile("tunery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", settings.get_profile("tunery"), max_examples=25)
@@ -24,10 +27,16 @@ USERS = [name for name in os.environ if name.startswith("TUNERY_") and not name.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server, by the fixture that it asks for or by its parameter."""
+    """Mark what needs a server, by the fixture that it asks for or by its parameter, and begin with the longest files.
+
+    Processes that share the files then end together: the last ones are those of quick tests.
+    """
+    long = Counter[Path]()
     for item in items:
         if "postgres_url" in getattr(item, "fixturenames", ()) or "postgresql" in item.name.partition("[")[2]:
             item.add_marker("postgresql")
+        long[item.path] += any(mark.name in {"jobs", "tvm"} for mark in item.iter_markers())
+    items.sort(key=lambda item: -long[item.path])  # a file stays together
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,8 +62,8 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are threads of this process, where processes are not the subject: starting them takes most of a job."""
-    monkeypatch.setenv("TUNERY_ENGINE", "inline")
+    """Workers are threads of this process."""
+    run_workers_here(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -91,8 +100,16 @@ def postgres_url() -> Iterator[URL]:
         server.close()
 
 
-@pytest.fixture
-def postgres_database(postgres_url: URL) -> Iterator[str]:
-    """The URL of an empty database on PostgreSQL."""
+@pytest.fixture(scope="session")
+def new_postgres_store(postgres_url: URL) -> Iterator[str]:
+    """The name of a database on PostgreSQL that holds a new store: a copy of it needs no migrations."""
     with temporary_database(postgres_url) as url:
+        open_store(url).close()
+        yield str(make_url(url).database)
+
+
+@pytest.fixture
+def postgres_database(postgres_url: URL, new_postgres_store: str) -> Iterator[str]:
+    """The URL of a database on PostgreSQL that holds a new store."""
+    with temporary_database(postgres_url, f"TEMPLATE {new_postgres_store}") as url:
         yield url
