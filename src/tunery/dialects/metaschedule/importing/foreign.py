@@ -25,7 +25,7 @@ _EMPTY = frozenset({"Split", "Concat"})
 """Operators whose tensors may have no elements."""
 _HEAVY = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "MatMulInteger"}
-    | {"QLinearConv", "QLinearMatMul", "QGemm", "FusedMatMul", "FusedGemm"}
+    | {"QLinearConv", "QLinearMatMul", "QGemm", "FusedMatMul", "FusedGemm", "MatMulNBits"}
     | {"Attention", "MultiHeadAttention", "GroupQueryAttention"}
 )
 _NARROW = frozenset(

@@ -20,6 +20,7 @@ from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.halves import has_halves, in_single
 from tunery.dialects.metaschedule.importing.integers.dequantised import in_numbers, with_scales_apart
+from tunery.dialects.metaschedule.importing.integers.four_bits import as_products
 from tunery.dialects.metaschedule.importing.integers.quantised import in_integers
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
 from tunery.dialects.metaschedule.importing.operators import own_operators
@@ -137,10 +138,10 @@ def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment
     check, onnx.checker.check_model = onnx.checker.check_model, lambda _: None
     try:
         # Of an operator that it does not take it prints the whole expression.
-        with own_operators(segments), redirect_stdout(StringIO()):
+        with tvm_target(target), own_operators(segments), redirect_stdout(StringIO()):
             integers = dots.supported(tvm_target(target))
             model = model if has_halves(tvm_target(target)) else in_single(model)
-            model = with_scales_apart(in_numbers(model, products=integers))
+            model = with_scales_apart(in_numbers(as_products(model), products=integers))
             return from_onnx(in_integers(model) if integers else model)
     finally:
         onnx.checker.check_model = check

@@ -10,7 +10,7 @@ from typing import Any
 from onnx.external_data_helper import uses_external_data
 
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.importing.integers import quantised
+from tunery.dialects.metaschedule.importing.integers import four_bits, quantised
 from tunery.dialects.metaschedule.importing.mapped import tensor_of
 from tunery.dialects.metaschedule.importing.rules import (
     arrays,
@@ -130,6 +130,7 @@ _RULES: dict[str, Convert] = {
     "MultiHeadAttention": attention.multi_head_attention,
     "GroupQueryAttention": attention.group_query_attention,
     "RotaryEmbedding": attention.rotary,
+    "MatMulNBits": four_bits.product,
     "DynamicQuantizeLinear": products.quantise_dynamically,
     "ConvInteger": products.integer_convolution,
     "TopK": arrays.top,

@@ -27,28 +27,56 @@ _MOST_ROWS, _REGISTERS, _TILES = 14, 30, 2
 _MOST_TILES = 64  # that a thread takes in turn
 
 
-def _register() -> None:
-    """Register the instruction; TVM's own of it gives LLVM 22 operands of types that earlier versions took."""
-    from tvm.s_tir.tensor_intrin import x86
+def register(name: str, *, data: str, weights: str) -> None:
+    """Register the instruction for one order of its operands' types.
 
+    TVM's own of it gives LLVM 22 operands of types that earlier versions took.
+    """
     types = tvm.tirx
     lanes, bytes_ = f"int32x{DOT_CHANNELS}", f"int8x{DOT_CHANNELS * DOT_DEPTH}"
-    data = types.decl_buffer((DOT_DEPTH,), "uint8", "A", offset_factor=1)
-    weights = types.decl_buffer((DOT_CHANNELS, DOT_DEPTH), "int8", "B", offset_factor=1)
+    a = types.decl_buffer((DOT_DEPTH,), data, "A", offset_factor=1)
+    b = types.decl_buffer((DOT_CHANNELS, DOT_DEPTH), weights, "B", offset_factor=1)
     sums = types.decl_buffer((DOT_CHANNELS,), "int32", "C", offset_factor=1)
 
     def whole(buffer: Any) -> Any:
         return types.BufferRegion(buffer, [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.ty.shape])
 
-    four = types.reinterpret("int32", data.vload([0], f"uint8x{DOT_DEPTH}"))
-    spread = types.reinterpret(bytes_, types.Broadcast(four, DOT_CHANNELS))
-    operands = sums.vload([0], lanes), spread, weights.vload([0, 0], bytes_)
-    added = types.call_llvm_pure_intrin(lanes, "llvm.x86.avx512.vpdpbusd.512", *operands)
-    reads = [whole(buffer) for buffer in (sums, data, weights)]
-    block = tvm.s_tir.SBlock([], reads, [whole(sums)], "root", sums.vstore([0], added))
-    function = types.PrimFunc([data, weights, sums], tvm.s_tir.SBlockRealize([], True, block))
-    described = x86.dot_product_16x4_u8i8i32_desc
-    tvm.s_tir.TensorIntrin.register(INTRINSIC, described, function.with_attr("s_tir", True), override=True)
+    def body(statement: Any) -> Any:
+        block = tvm.s_tir.SBlock([], [whole(buffer) for buffer in (sums, a, b)], [whole(sums)], "root", statement)
+        return types.PrimFunc([a, b, sums], tvm.s_tir.SBlockRealize([], True, block)).with_attr("s_tir", True)
+
+    four = types.reinterpret(
+        bytes_, types.Broadcast(types.reinterpret("int32", a.vload([0], f"{data}x{DOT_DEPTH}")), DOT_CHANNELS)
+    )
+    fixed = types.reinterpret(bytes_, b.vload([0, 0], f"{weights}x{DOT_CHANNELS * DOT_DEPTH}"))
+    unsigned, signed = (four, fixed) if data == "uint8" else (fixed, four)
+    added = types.call_llvm_pure_intrin(lanes, "llvm.x86.avx512.vpdpbusd.512", sums.vload([0], lanes), unsigned, signed)
+    tvm.s_tir.TensorIntrin.register(name, body(_described(a, b, sums)), body(sums.vstore([0], added)), override=True)
+
+
+def _described(data: Any, weights: Any, sums: Any) -> Any:
+    """Return in loops what the instruction does."""
+    types = tvm.tirx
+    lane, depth = types.Var("i", "int32"), types.Var("k", "int32")
+    axes = [
+        types.IterVar(tvm.ir.Range.from_min_extent(0, extent), types.Var(name, "int32"), kind)
+        for extent, name, kind in (
+            (DOT_CHANNELS, "vi", types.IterVar.DataPar),
+            (DOT_DEPTH, "vk", types.IterVar.CommReduce),
+        )
+    ]
+    i, k = (axis.var for axis in axes)
+    product = data[k].astype("int32") * weights[i, k].astype("int32")
+    store = types.BufferStore(sums, sums[i] + product, [i])
+    reads = [
+        types.BufferRegion(buffer, [tvm.ir.Range.from_min_extent(at, 1) for at in places])
+        for buffer, places in ((sums, [i]), (data, [k]), (weights, [i, k]))
+    ]
+    block = tvm.s_tir.SBlock(
+        axes, reads, [types.BufferRegion(sums, [tvm.ir.Range.from_min_extent(i, 1)])], "update", store
+    )
+    inner = types.For(depth, 0, DOT_DEPTH, 0, tvm.s_tir.SBlockRealize([lane, depth], True, block))
+    return types.For(lane, 0, DOT_CHANNELS, 0, inner)
 
 
 def supported(target: Any) -> bool:
@@ -212,4 +240,4 @@ def _copies(schedule: Any, before: Sequence[Any]) -> None:
     schedule.vectorize(channel)
 
 
-_register()
+register(INTRINSIC, data="uint8", weights="int8")

@@ -20,6 +20,7 @@ from tunery.dialects.metaschedule.variants import (
     concatenations,
     depthwise,
     dots,
+    nibbles,
     padded,
     place_sums,
     rows,
@@ -107,6 +108,11 @@ def _dots(module: Any, target: Any) -> Variant | None:
     return Variant(dots.NAME, packed.module, packed.transforms, dots.designs(packed.module)) if packed else None
 
 
+def _nibbles(module: Any, target: Any) -> Variant | None:
+    design = nibbles.designs(module, target)
+    return design and Variant(nibbles.NAME, module, design=design)
+
+
 def _own_space(space: Any, module: Any, target: Any) -> Variant | None:
     design = space.designs(module, lanes_of(target))
     return design and Variant(space.NAME, module, design=design)
@@ -130,6 +136,7 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     **{winograd.name_of(tile): partial(_winograd, tile) for tile in winograd.TILES},
     padded.NAME: _padded,
     dots.NAME: _dots,
+    nibbles.NAME: _nibbles,
     depthwise.NAME: partial(_own_space, depthwise),
     place_sums.NAME: partial(_own_space, place_sums),
     concatenations.NAME: _concatenation,

@@ -1,6 +1,7 @@
 """Operators of com.microsoft, as ONNX Runtime's optimiser saves them: which are imported natively, and in what form."""
 
 import math
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -11,13 +12,14 @@ DOMAIN = "com.microsoft"
 OPERATORS = frozenset(
     {
         "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "FusedGemm", "FusedMatMul", "Gelu",
-        "GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "SkipLayerNormalization",
+        "GroupQueryAttention", "MatMulNBits", "MultiHeadAttention", "RotaryEmbedding", "SkipLayerNormalization",
         "SkipSimplifiedLayerNormalization",
     }
 )  # fmt: skip
 _KINDS = frozenset({onnx.TensorProto.FLOAT})
 _SHARED_BUFFER, _CACHE = 6, (8, 9)  # inputs
 _PLAIN_QUERY_INPUTS = 12
+_GROUPED = 4  # the input that puts 4-bit weights in another order
 _GATES = frozenset({"", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
 
 
@@ -91,10 +93,21 @@ def _gemm(_: Graph, __: onnx.NodeProto, attributes: dict[str, object]) -> str:
     return "" if name in _GATES else f"TVM does not know its {name[:40]}"
 
 
+def _four_bits(graph: Graph, node: onnx.NodeProto, attributes: dict[str, Any]) -> str:
+    if attributes.get("bits", 4) != 4 or attributes["K"] % attributes["block_size"] or _given(node, _GROUPED):
+        return "TVM does not know its form of weights"
+    if any(name and name not in graph.constants for name in node.input[1:_GROUPED]):
+        return "its weights are not constant"
+    if _given(node, 3) and graph.element_type(node.input[3]) != onnx.TensorProto.UINT8:
+        return "TVM does not know its form of zero points"
+    return ""
+
+
 _CHECKS = {
     "Attention": _attention,
     "FusedGemm": _gemm,
     "GroupQueryAttention": _grouped,
+    "MatMulNBits": _four_bits,
     "MultiHeadAttention": _multi_head,
     "RotaryEmbedding": _rotary,
 }
