@@ -15,7 +15,7 @@ from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.variants import nibbles
 from tunery.dialects.metaschedule.variants.program import space_of, variants
-from tunery.domain import Network
+from tunery.domain import Candidate, Network
 from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
 
@@ -61,8 +61,9 @@ def data_of(sizes: Sequence[int]) -> Array:
     ("sizes", "block"),
     [((1, 64, 48), 32), ((5, 96, 33), 32), ((1, 3, 128, 16), 16), ((2, 4, 256, 100), 128), ((17, 32, 7), 32)],
 )
-def test_they_are_native_and_right(tmp_path: Path, sizes: tuple[int, ...], block: int, zeros: bool) -> None:
-    prepared = network(tmp_path, sizes, block, zeros=zeros, bias=len(sizes) > 3)
+@pytest.mark.parametrize("level", [0, 4])
+def test_they_are_native_and_right(tmp_path: Path, sizes: tuple[int, ...], block: int, zeros: bool, level: int) -> None:
+    prepared = network(tmp_path, sizes, block, zeros=zeros, bias=len(sizes) > 3, level=level)
     dialect = MetaScheduleDialect()
     made = dialect.compile(prepared, dialect.resolve_target("native", 1), {}, tmp_path / "n.tunery")
     assert not made.elsewhere
@@ -70,3 +71,74 @@ def test_they_are_native_and_right(tmp_path: Path, sizes: tuple[int, ...], block
     [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(x)
     [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize(("sizes", "zeros"), [((1, 64, 96), True), ((19, 96, 33), False), ((2, 12, 64, 32), True)])
+def test_every_schedule_is_right(tmp_path: Path, sizes: tuple[int, ...], zeros: bool, level: int) -> None:
+    dialect = MetaScheduleDialect()
+    target = dialect.resolve_target("native", 1)
+    prepared = network(tmp_path, sizes, 32, zeros=zeros, bias=True, level=level)
+    [task] = dialect.extract(prepared, target)
+    chosen = SurrogateProposer(task, space_of(task, nibbles.NAME), [], None, 0).propose(6)
+    assert chosen
+    inputs = make_inputs(task.workload.input_specs, 0)
+
+    def output(candidate: Candidate) -> Array:
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
+        kernel.bind(inputs)
+        kernel.poison()
+        kernel.run()
+        return kernel.outputs()[0]
+
+    expected = output(dialect.reference(task))
+    for candidate in chosen:
+        np.testing.assert_allclose(output(candidate), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    dialect.compile(prepared, target, {task.workload.key: chosen[0]}, tmp_path / "n.tunery")
+    x = data_of(sizes)
+    [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(x)
+    np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("gemm", [False, True])
+def test_dequantised_weights_stay_in_4_bits(tmp_path: Path, gemm: bool, signed: bool) -> None:
+    rng, depth, channels, block = np.random.default_rng(6), 96, 40, 32
+    axis, shape = (1, (channels, depth)) if gemm else (0, (depth, channels))
+    kind = TensorProto.INT4 if signed else TensorProto.UINT4
+    low = -8 if signed else 0
+    by_block = tuple(size // block if at == axis else size for at, size in enumerate(shape))
+    constants = [
+        helper.make_tensor("w", kind, shape, rng.integers(low, low + 16, shape).reshape(-1)),
+        numpy_helper.from_array(rng.uniform(0.005, 0.015, by_block).astype(np.float32), "s"),
+        numpy_helper.from_array(rng.standard_normal(channels).astype(np.float32), "b"),
+        *([] if gemm else [helper.make_tensor("z", kind, by_block, rng.integers(low, low + 16, by_block).reshape(-1))]),
+    ]
+    product = helper.make_node("Gemm", ["x", "d", "b"], ["y"], transB=1) if gemm else None
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", *(() if gemm else ("z",))], ["d"], axis=axis, block_size=block),
+        product or helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, depth])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, channels])
+    graph = helper.make_graph(nodes, "net", [x], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "n.onnx")
+    prepared = prepare(str(tmp_path / "n.onnx"), {}, tmp_path)
+    dialect = MetaScheduleDialect()
+    target = dialect.resolve_target("native", 1)
+    assert any(nibbles.NAME in variants(task).found for task in dialect.extract(prepared, target))
+    made = dialect.compile(prepared, target, {}, tmp_path / "n.tunery")
+    assert not made.elsewhere
+    data = data_of((5, depth, channels))
+    [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": data})
+    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(data)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+def test_other_sizes_run_in_onnx_runtime(tmp_path: Path, bits: int) -> None:
+    prepared = network(tmp_path, (3, 64, 32), 32, bits=bits, level=0)
+    dialect = MetaScheduleDialect()
+    made = dialect.compile(prepared, dialect.resolve_target("native", 1), {}, tmp_path / "n.tunery")
+    assert made.elsewhere

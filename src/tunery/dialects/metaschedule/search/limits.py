@@ -28,7 +28,7 @@ def post_processed(schedule: Any, space: DesignSpace) -> str:
         DialectError: the post-processing does not take the program.
     """
     schedule.enter_postproc()
-    for post in space.context.space_generator.postprocs:
+    for post in space.postprocessors:
         if not post.apply(schedule):
             raise DialectError("the target's post-processing does not take the program")
     # On x86 the limit was found in registers of 16, also for those of 8 (docs/decisions/005).

@@ -155,17 +155,24 @@ def _axis(extent: int, name: str) -> Any:
     return tvm.te.reduce_axis(tuple(long_of(0, extent)), name=name)
 
 
+def is_own(module: Any) -> bool:
+    """Return whether a program is one that `exact` or `quantised` has written."""
+    body = module["main"].body
+    buffers = body.block.alloc_buffers if isinstance(body, tvm.s_tir.SBlockRealize) else ()
+    return {_UNPACKED, _PRODUCTS, _SUMS} <= {str(buffer.name) for buffer in buffers}
+
+
 def designs(module: Any, target: Any) -> Designs | None:
-    """Return the designs of a program that `exact` or `quantised` has written; None for others."""
-    schedule = tvm.s_tir.Schedule(module)
-    names = _names(schedule)
-    if not {_UNPACKED, _PRODUCTS, _SUMS} <= set(names):
+    """Return the designs of a program of `exact` or `quantised`; None for others."""
+    if not is_own(module):
         return None
-    if _STEPS in names and not dots.supported(target):
+    schedule = tvm.s_tir.Schedule(module)
+    in_bytes = _STEPS in _names(schedule)
+    if in_bytes and not dots.supported(target):
         return None
     rows, groups, _ = shape_of(schedule.get(schedule.get_sblock(_SUMS)).writes[0].source)
     tiles = _tiles(rows, groups)
-    if _STEPS in names:
+    if in_bytes:
         return lambda schedule: [
             _design(schedule.copy(), *tile, weights_first=first)
             for tile in tiles
@@ -247,10 +254,10 @@ def _quantise(s: Any) -> None:
         s.reverse_compute_at(beside, each, preserve_unit_loops=True)
     _, lane = s.split(s.get_loops(steps)[-1], [None, *long_of(DOT_CHANNELS)])
     s.vectorize(lane)
-    for reduction in (largest, totals):
-        s.decompose_reduction(reduction, s.get_loops(reduction)[-1])
     if math.prod(shape_of(s.get(steps).writes[0].source)) > _MOST_ALONE:
         s.parallel(each)
+    for reduction in (largest, totals):
+        s.decompose_reduction(reduction, s.get_loops(reduction)[-1])
 
 
 def _write(s: Any, result: Any, tile: Any) -> None:

@@ -13,6 +13,7 @@ from tunery.dialects.metaschedule.variants.variant import (
     GENERIC,
     Variant,
     Variants,
+    generic,
     read_body,
     variants_of,
     write_body,
@@ -67,6 +68,13 @@ class DesignSpace:
             raise _no_space(error) from error
 
     @property
+    def postprocessors(self) -> list[Any]:
+        """The target's post-processing; weights that were packed for the program are laid out no other way."""
+        layout = meta_schedule.postproc.RewriteLayout
+        all_of_them = self.context.space_generator.postprocs
+        return [post for post in all_of_them if not (self.variant.packed and isinstance(post, layout))]
+
+    @property
     def tunable(self) -> bool:
         """Whether any design leaves a sampled decision open.
 
@@ -97,7 +105,7 @@ def open_space(module: Any, target: Any) -> DesignSpace:
     Raises:
         DialectError: MetaSchedule cannot handle the program.
     """
-    return open_variant(Variant(GENERIC, module), target)
+    return open_variant(generic(module), target)
 
 
 def open_variant(variant: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
@@ -235,7 +243,7 @@ def replay(space: DesignSpace, body: str) -> Any:
 def post_process(schedule: Any, space: DesignSpace) -> bool:
     """Apply the target's post-processing, marked as such in the trace; False if the program breaks a limit."""
     schedule.enter_postproc()
-    return all(post.apply(schedule) for post in space.context.space_generator.postprocs)
+    return all(post.apply(schedule) for post in space.postprocessors)
 
 
 def scheduled_module(task: Task, candidate: Candidate) -> Any:

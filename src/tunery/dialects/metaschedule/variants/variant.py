@@ -41,7 +41,8 @@ class Variant:
     """One program for a workload.
 
     `transforms` names the transformation of each argument (by index) that is not passed as it is; `design` writes the
-    design space (None: MetaSchedule's own rules); `slack` is how many times the usual tolerance its rounding may need.
+    design space (None: MetaSchedule's own rules); `slack` is how many times the usual tolerance its rounding may need;
+    `packed` says that its weights lie as it reads them.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Variant:
     transforms: Mapping[int, str] = field(default_factory=dict)
     design: Callable[[Any], list[Any]] | None = None
     slack: float = 1.0
+    packed: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def variants_of(module: Any, target: Any) -> Variants:
     if remark := module.get_attr(REMARK):
         left_out.update(_remarks(str(remark)))
         module = tvm.IRModule({"main": module["main"]})  # keys know nothing of the remark
-    found = {GENERIC: Variant(GENERIC, module)}
+    found = {GENERIC: generic(module)}
     for name, make in _ALTERNATIVES.items():
         try:
             variant = make(module, target)
@@ -84,6 +86,11 @@ def variants_of(module: Any, target: Any) -> Variants:
         if variant is not None:
             found[name] = variant
     return Variants(found, left_out)
+
+
+def generic(module: Any) -> Variant:
+    """Return a workload's own program as a variant."""
+    return Variant(GENERIC, module, packed=nibbles.is_own(module))
 
 
 def _remarks(text: str) -> dict[str, str]:
@@ -110,7 +117,7 @@ def _dots(module: Any, target: Any) -> Variant | None:
 
 def _nibbles(module: Any, target: Any) -> Variant | None:
     design = nibbles.designs(module, target)
-    return design and Variant(nibbles.NAME, module, design=design)
+    return design and Variant(nibbles.NAME, module, design=design, packed=True)
 
 
 def _own_space(space: Any, module: Any, target: Any) -> Variant | None:

@@ -88,10 +88,15 @@ def as_products(model: onnx.ModelProto) -> onnx.ModelProto:
     for at, weights in taken:
         changed.graph.node[at].CopyFrom(weights.product(graph.node[at]))
         changed.graph.initializer.extend(weights.constants(graph.node[at]))
-    read = {name for node in changed.graph.node for name in node.input} | {value.name for value in graph.output}
+    outputs = {value.name for value in graph.output}
+    read = {name for node in changed.graph.node for name in node.input} | outputs
     kept = [node for node in changed.graph.node if node.op_type != "DequantizeLinear" or node.output[0] in read]
     del changed.graph.node[:]
     changed.graph.node.extend(kept)
+    read = {name for node in kept for name in node.input} | outputs
+    used = [tensor for tensor in changed.graph.initializer if tensor.name in read]  # TVM reads none of 4 bits
+    del changed.graph.initializer[:]
+    changed.graph.initializer.extend(used)
     return changed
 
 
@@ -142,6 +147,8 @@ class _Weights:
         bias = list(node.input[2:3])
         given = [node.input[0], *self._names(node), *([""] * (2 if self.zeros is None else 1) if bias else []), *bias]
         kind = {"N": channels, "K": depth, "bits": _BITS, "block_size": depth // self.scales.shape[1]}
+        if node.op_type == "MatMul":  # as ONNX Runtime computes it if nothing else is said
+            kind["accuracy_level"] = _BYTES
         return helper.make_node("MatMulNBits", given, node.output, node.name, domain="com.microsoft", **kind)
 
     def constants(self, node: onnx.NodeProto) -> list[onnx.TensorProto]:
