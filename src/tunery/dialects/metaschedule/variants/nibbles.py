@@ -185,7 +185,7 @@ def _tiles(rows: int, groups: int) -> list[tuple[int, int]]:
     """Return rows and vectors of channels that are summed up in registers, the most first.
 
     >>> _tiles(128, 48), _tiles(1, 48), _tiles(7, 3)
-    ([(8, 1), (4, 2), (2, 4)], [(1, 4), (1, 2), (1, 1)], [(7, 1)])
+    ([(2, 4), (4, 2), (8, 1)], [(1, 4), (1, 2), (1, 1)], [(7, 1)])
     """
     tiles = []
     for vectors in (4, 2, 1):
