@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tunery.devices import open_device
 from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
+from tunery.dialects.metaschedule.constructs import check_program
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.variants import nibbles
 from tunery.dialects.metaschedule.variants.program import space_of, variants
@@ -59,7 +60,14 @@ def data_of(sizes: Sequence[int]) -> Array:
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "block"),
-    [((1, 64, 48), 32), ((5, 96, 33), 32), ((1, 3, 128, 16), 16), ((2, 4, 256, 100), 128), ((17, 32, 7), 32)],
+    [
+        ((1, 64, 48), 32),
+        ((5, 96, 33), 32),
+        ((1, 3, 128, 16), 16),
+        ((2, 4, 256, 100), 128),
+        ((17, 32, 7), 32),
+        ((64, 20), 32),
+    ],
 )
 @pytest.mark.parametrize("level", [0, 4])
 def test_they_are_native_and_right(tmp_path: Path, sizes: tuple[int, ...], block: int, zeros: bool, level: int) -> None:
@@ -80,6 +88,7 @@ def test_every_schedule_is_right(tmp_path: Path, sizes: tuple[int, ...], zeros: 
     target = dialect.resolve_target("native", 1)
     prepared = network(tmp_path, sizes, 32, zeros=zeros, bias=True, level=level)
     [task] = dialect.extract(prepared, target)
+    check_program(task.workload.program)
     chosen = SurrogateProposer(task, space_of(task, nibbles.NAME), [], None, 0).propose(6)
     assert chosen
     inputs = make_inputs(task.workload.input_specs, 0)

@@ -1,5 +1,6 @@
 """Products with constant weights of 4 bits in blocks: MatMulNBits of com.microsoft, or DequantizeLinear before."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from onnx.external_data_helper import uses_external_data
 
 from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.importing.rules.common import emitter
+from tunery.dialects.metaschedule.importing.rules.common import emitter, shape_of
 from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH, dot_groups
 from tunery.dialects.metaschedule.variants import dots, nibbles
 
@@ -22,6 +23,9 @@ _BYTES = 4  # the accuracy level that bytes of data are enough for
 def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """Multiply by a matrix of 4 bits, with bytes of data where that is accurate enough and the target has products."""
     data, weights, scales, zeros, _, bias = (*inputs, None, None, None)[:6]
+    run, sizes = emitter(builder), shape_of(inputs[0], "MatMulNBits")
+    if len(sizes) == 1:
+        data = run(relax.op.reshape(data, [1, *sizes]))
     channels, depth, block = (int(attributes[name]) for name in ("N", "K", "block_size"))
     blocks = depth // block
     target = tvm.target.Target.current(allow_none=True)
@@ -39,8 +43,9 @@ def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) 
     def expression(data: Any, weights: Any, scales: Any, zeros: Any = None) -> Any:
         return form(data, weights, scales, zeros, channels)
 
-    run = emitter(builder)
     made = run(builder.call_te(expression, data, *given, primfunc_name_hint="matmul_4_bits"))
+    if len(sizes) == 1:
+        made = run(relax.op.reshape(made, [channels]))
     return made if bias is None else relax.op.add(made, bias)
 
 
@@ -83,17 +88,20 @@ def as_products(model: onnx.ModelProto) -> onnx.ModelProto:
     taken = [(at, weights) for at, weights in found if weights is not None]
     if not taken:
         return model
+    outputs = [value.name for value in graph.output]
+    read_by = Counter([name for node in graph.node for name in node.input] + outputs)
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     for at, weights in taken:
-        changed.graph.node[at].CopyFrom(weights.product(graph.node[at]))
-        changed.graph.initializer.extend(weights.constants(graph.node[at]))
-    outputs = {value.name for value in graph.output}
-    read = {name for node in changed.graph.node for name in node.input} | outputs
+        node = graph.node[at]
+        in_bytes = node.op_type == "MatMul" and read_by[node.input[1]] == 1  # as ONNX Runtime has it, if not told more
+        changed.graph.node[at].CopyFrom(weights.product(node, _BYTES if in_bytes else 0))
+        changed.graph.initializer.extend(weights.constants(node))
+    read = {name for node in changed.graph.node for name in node.input}.union(outputs)
     kept = [node for node in changed.graph.node if node.op_type != "DequantizeLinear" or node.output[0] in read]
     del changed.graph.node[:]
     changed.graph.node.extend(kept)
-    read = {name for node in kept for name in node.input} | outputs
+    read = {name for node in kept for name in node.input}.union(outputs)
     used = [tensor for tensor in changed.graph.initializer if tensor.name in read]  # TVM reads none of 4 bits
     del changed.graph.initializer[:]
     changed.graph.initializer.extend(used)
@@ -121,12 +129,10 @@ class _Weights:
             return None
         told = {one.name: one.i for one in before.attribute}
         weights, scales, *zeros = (constants[name] for name in before.input if name)
-        if weights.data_type not in _MIDDLES or len(weights.dims) != 2 or not told.get("block_size"):
+        if weights.data_type not in _MIDDLES or len(weights.dims) != 2 or scales.data_type != onnx.TensorProto.FLOAT:
             return None
-        depth_axis = 1 if turned else 0
-        if told.get("axis", 1) % 2 != depth_axis or weights.dims[depth_axis] % told["block_size"]:
-            return None
-        if scales.data_type != onnx.TensorProto.FLOAT:
+        block, axis = told.get("block_size", 0), 1 if turned else 0
+        if told.get("axis", 1) % 2 != axis or block not in _BLOCKS or weights.dims[axis] % block:
             return None
         middle = _MIDDLES[weights.data_type]
 
@@ -142,13 +148,12 @@ class _Weights:
             points = np.zeros(by_channel(scales).shape, np.uint8)
         return cls(unsigned(weights), by_channel(scales), points)
 
-    def product(self, node: onnx.NodeProto) -> onnx.NodeProto:
+    def product(self, node: onnx.NodeProto, level: int) -> onnx.NodeProto:
         channels, depth = self.bits.shape
         bias = list(node.input[2:3])
         given = [node.input[0], *self._names(node), *([""] * (2 if self.zeros is None else 1) if bias else []), *bias]
         kind = {"N": channels, "K": depth, "bits": _BITS, "block_size": depth // self.scales.shape[1]}
-        if node.op_type == "MatMul":  # as ONNX Runtime computes it if nothing else is said
-            kind["accuracy_level"] = _BYTES
+        kind["accuracy_level"] = level
         return helper.make_node("MatMulNBits", given, node.output, node.name, domain="com.microsoft", **kind)
 
     def constants(self, node: onnx.NodeProto) -> list[onnx.TensorProto]:
@@ -163,6 +168,8 @@ class _Weights:
         return [f"{node.output[0]}/tunery_{part}" for part in parts]
 
 
+_BLOCKS = frozenset({16, 32, 64, 128, 256})
+"""What MatMulNBits is for."""
 _MIDDLES = {onnx.TensorProto.INT4: 8, onnx.TensorProto.UINT4: 0}
 """What makes a number of 4 bits unsigned, by its type."""
 
