@@ -41,7 +41,7 @@ class _Expression:
 
     def number(self, row: Any, at: Any) -> Any:
         """Return a number of the data; `row` counts along all its axes but the last."""
-        places = []
+        places = list[Any]()
         for extent in reversed(self.outer):
             places.append(row % extent if len(places) + 1 < len(self.outer) else row)
             row = row // extent

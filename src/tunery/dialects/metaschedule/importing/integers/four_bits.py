@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.rules.common import emitter, shape_of
 from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH, dot_groups
@@ -18,6 +18,8 @@ from tunery.dialects.metaschedule.variants import dots, nibbles
 
 _LOW, _BITS = 15, 4
 _BYTES = 4  # the accuracy level that bytes of data are enough for
+
+Array = npt.NDArray[Any]
 
 
 def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
@@ -137,7 +139,7 @@ class _Weights:
         middle = _MIDDLES[weights.data_type]
 
         def by_channel(tensor: onnx.TensorProto) -> Array:
-            array = numpy_helper.to_array(tensor)
+            array: Array = numpy_helper.to_array(tensor)
             return array if turned else array.T
 
         def unsigned(tensor: onnx.TensorProto) -> Array:
