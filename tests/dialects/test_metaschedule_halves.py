@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery.dialects import Dialect
+from tunery.dialects.metaschedule.importing import lowering
 from tunery.dialects.metaschedule.importing.halves import in_single
 from tunery.domain import Network
 from tunery.models import prepare
@@ -116,6 +117,21 @@ def test_a_processor_with_arithmetic_for_it_is_known(spec: dict[str, str], expec
     from tunery.dialects.metaschedule.importing.halves import has_halves
 
     assert has_halves(tvm.target.Target({"kind": "llvm", **spec})) == expected
+
+
+def test_a_whole_power_is_rounded_once(dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the processor has arithmetic for half precision, each product of the chain would be rounded to it."""
+    monkeypatch.setattr(lowering, "has_halves", lambda _: True)
+    x, y = (helper.make_tensor_value_info(name, _HALF, [64]) for name in "xy")
+    exponent = numpy_helper.from_array(np.array(7, np.float16), "seven")
+    graph = helper.make_graph([helper.make_node("Pow", ["x", "seven"], ["y"])], "power", [x], [y], [exponent])
+    path = tmp_path / "power.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    network = prepare(str(path), {}, tmp_path)
+    dialect.compile(network, dialect.resolve_target("native", 1), {}, tmp_path / "compiled")
+    x = np.linspace(0.5, 1.5, 64).astype(np.float16)
+    [found] = dialect.load_network(tmp_path / "compiled")(x)
+    np.testing.assert_array_max_ulp(found, (x.astype(np.float64) ** 7).astype(np.float16), maxulp=1)
 
 
 def test_what_several_nodes_read_in_half_precision_is_rounded_once() -> None:

@@ -87,7 +87,7 @@ def test_what_has_no_phases_is_computed_channels_first(
 
 
 @pytest.mark.parametrize(
-    "rule", ["move_constants", "restore_clips", "interleave_phases", "sink_layouts", "scale_and_shift"]
+    "rule", ["move_constants", "restore_clips", "keep_rows", "interleave_phases", "sink_layouts", "scale_and_shift"]
 )
 def test_a_rule_for_networks_that_fails_costs_itself_only(
     rule: str, dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,7 +81,7 @@ def _kind(name: str, arguments: tuple[TensorSpec, ...]) -> str:
     kind = next((kind for pattern, kind in _KINDS if re.search(pattern, name)), "elementwise")
     if kind == "conv2d" and len(arguments) > 2:
         weights = arguments[1].shape
-        if len(weights) == 4 and weights[2] == 1 and weights[3] == arguments[0].shape[-1] and weights[0] > 1:
+        if len(weights) == 4 and weights[2] == 1 and weights[3] == arguments[0].shape[-1] and max(weights[:2]) > 1:
             return "depthwise"
     return kind
 

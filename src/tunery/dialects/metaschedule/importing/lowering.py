@@ -23,6 +23,7 @@ from tunery.dialects.metaschedule.importing.integers.dequantised import in_numbe
 from tunery.dialects.metaschedule.importing.integers.four_bits import as_products
 from tunery.dialects.metaschedule.importing.integers.quantised import in_integers
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
+from tunery.dialects.metaschedule.importing.one_row import keep_rows
 from tunery.dialects.metaschedule.importing.operators import own_operators
 from tunery.dialects.metaschedule.importing.rules.arrays import with_infinite_extremes
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
@@ -209,6 +210,7 @@ def _passes(left_out: dict[str, str], *, channels_last: bool) -> Any:
         [
             relax.transform.DecomposeOpsForInference(),
             relax.transform.CanonicalizeBindings(),
+            _pass(_tried(keep_rows, left_out)),
             relax.transform.FoldBatchnormToConv2D(),
             *to_last,
             relax.transform.DeadCodeElimination(),

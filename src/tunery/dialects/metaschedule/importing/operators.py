@@ -143,6 +143,7 @@ _RULES: dict[str, Convert] = {
 
 _SPECIAL_RULES: dict[str, Convert] = {
     "Conv": convolutions.as_one_row,
+    "ConvTranspose": convolutions.transposed_as_one_row,
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
     "Equal": elements.equal,

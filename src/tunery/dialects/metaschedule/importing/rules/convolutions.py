@@ -1,15 +1,34 @@
-"""Convolutions along one axis."""
+"""Convolutions along one axis: as those along two of a single row, which have layouts and schedules."""
 
+from collections.abc import Callable
 from typing import Any
 
 from tunery.dialects.metaschedule._tvm import relax
 from tunery.dialects.metaschedule.importing.rules.common import emitter, text_of
 
-_RANK, _ROW = 3, 2
+ROW = 2
+"""The dimension that is added, of size 1."""
+_RANK = 3
 
 
 def as_one_row(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Return a 1-D convolution as a 2-D one of a single row, which has layouts and schedules; None of any other."""
+    """Return a 1-D convolution as a 2-D one; None of any other."""
+    return _of_one_row(builder, inputs, attributes, relax.op.nn.conv2d)
+
+
+def transposed_as_one_row(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return a 1-D transposed convolution as a 2-D one; None of any other, and of those with groups."""
+    if int(attributes.get("group", 1)) != 1:
+        return None
+    more = int(attributes.get("output_padding", [0])[0])
+
+    def operator(*operands: Any, **how: Any) -> Any:
+        return relax.op.nn.conv2d_transpose(*operands, output_padding=[0, more], **how)
+
+    return _of_one_row(builder, inputs, attributes, operator)
+
+
+def _of_one_row(builder: Any, inputs: list[Any], attributes: dict[str, Any], operator: Callable[..., Any]) -> Any:
     data, kernel, bias = (*inputs, None)[:3]
     if int(data.ty.ndim) != _RANK or text_of(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
         return None
@@ -19,9 +38,9 @@ def as_one_row(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> A
         for name, usual in (("strides", [1]), ("dilations", [1]), ("pads", [0, 0]))
     )
     made = run(
-        relax.op.nn.conv2d(
-            run(relax.op.expand_dims(data, _ROW)),
-            run(relax.op.expand_dims(kernel, _ROW)),
+        operator(
+            run(relax.op.expand_dims(data, ROW)),
+            run(relax.op.expand_dims(kernel, ROW)),
             strides=[1, step],
             padding=[0, before, 0, after],
             dilation=[1, gap],
@@ -30,4 +49,4 @@ def as_one_row(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> A
     )
     if bias is not None:
         made = run(relax.op.add(made, run(relax.op.reshape(bias, [1, -1, 1, 1]))))
-    return relax.op.squeeze(made, [_ROW])
+    return relax.op.squeeze(made, [ROW])

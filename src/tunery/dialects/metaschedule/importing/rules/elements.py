@@ -78,6 +78,7 @@ def thresholded(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> 
 
 _MULTIPLIED = range(3, 9)
 """Exponents; LLVM knows squares."""
+_NARROW = frozenset({"float16", "bfloat16"})
 _BITS = {"float16": ("uint16", 0x7FFF, 0x7C00), "float32": ("uint32", 0x7FFFFFFF, 0x7F800000)}
 _BITS["bfloat16"] = ("uint16", 0x7FFF, 0x7F80)
 _BITS["float64"] = ("uint64", (1 << 63) - 1, 0x7FF << 52)
@@ -126,8 +127,13 @@ def power(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
     x, y = inputs
     kind = dtype_of(x)
     if "float" in kind and dtype_of(y) == kind:
-        factors = [x] * (_factors(y) if y.ty.ndim <= x.ty.ndim else 0)
-        return chain(relax.op.multiply)(builder, factors, {}) if factors else None
+        count = _factors(y) if y.ty.ndim <= x.ty.ndim else 0
+        if not count:
+            return None
+        wide = "float32" if kind in _NARROW else kind  # each of its roundings would add up
+        base = x if wide == kind else emit(builder, relax.op.astype(x, wide))
+        product = chain(relax.op.multiply)(builder, [base] * count, {})
+        return product if wide == kind else relax.op.astype(product, kind)
     wide = kind if "float" in kind else "float64"
     base, exponent = (emit(builder, relax.op.astype(one, wide)) for one in (x, y))
     return relax.op.astype(emit(builder, relax.op.power(base, exponent)), kind)
