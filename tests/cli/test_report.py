@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.domain import SEGMENT, Budget, JobState, JobStatus, Network, Prospect, Target, Task, TaskState, Workload
-from tunery.domain.request import GOES_ON, BenchReport, CompileReport, Latency, Request, TuneReport
+from tunery.domain.request import GOES_ON, BenchReport, CompileReport, Latency, Request, ShapeResult, TuneReport
 from tunery.reports.comparison import bench_text
 from tunery.reports.data import plain, task_data, total
 from tunery.reports.format import as_text, duration, file_name, milliseconds, printable, ratio
@@ -173,6 +173,15 @@ def test_the_networks_line_has_the_share_of_onnx_runtime() -> None:
     compiled = CompileReport("n", "", 1, {}, latency_s=2e-3, onnxruntime_s=3e-3, elsewhere_share=0.4)
     assert "40%" in expected_lines(compiled)[0]
     assert "%" not in expected_lines(replace(compiled, elsewhere_share=0.0))[0]
+
+
+def test_a_file_that_was_compiled_on_a_busy_machine_says_so() -> None:
+    ours = CompileReport("n", "", 1, {"a:1": ("exact", "c")}, busy_ratio=1.25)
+    theirs = replace(ours, coverage={}, elsewhere={"If i": "control flow"}, busy_ratio=0.5)
+    shaped = replace(ours, shapes=(ShapeResult({"x": (1,)}), ShapeResult({"x": (4,)}, 1e-3, 2e-3)))
+    for report, told in ((ours, "1.25x"), (theirs, "0.50x"), (replace(ours, busy_ratio=0.0), "busy"), (shaped, "busy")):
+        assert told in expected_lines(report)[-1]
+        assert ("own kernels" in expected_lines(report)[-1]) == bool(report.coverage)
 
 
 def test_what_was_left_out_is_a_line_per_task_and_reason() -> None:

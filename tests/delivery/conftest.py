@@ -16,7 +16,7 @@ def let_win(monkeypatch: pytest.MonkeyPatch) -> Winner:
     def choose(*winners: str) -> None:
         left = list(winners)
 
-        async def timed(_: object) -> list[tuple[float, float]]:
+        async def timed(*_: object) -> list[tuple[float, float]]:
             winner = left.pop(0) if len(left) > 1 else left[0]
             return [(1e-6, 1e-3) if winner == "tunery" else (1e-3, 1e-6)]
 

@@ -35,7 +35,7 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     place = tmp_path_factory.mktemp("bundle")
     with pytest.MonkeyPatch.context() as patch:
 
-        async def ours(_: object) -> list[tuple[float, float]]:
+        async def ours(*_: object) -> list[tuple[float, float]]:
             return [(1e-6, 1.0)]
 
         patch.setattr(judging, "time_in_turns", ours)

@@ -1,15 +1,21 @@
-"""A compiled network that is slower than ONNX Runtime is not delivered, however noisy the machine is."""
+"""A compiled network that is slower than ONNX Runtime is not delivered, however noisy or busy the machine is."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from random import Random
 from statistics import median
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tunery.delivery.comparing.compare import Contestants
-from tunery.delivery.placing.judging import Turn, is_slower, time_in_turns
+from tunery._errors import CrashError
+from tunery.delivery.comparing.compare import Contestants, Expected
+from tunery.delivery.placing import judging
+from tunery.delivery.placing.judging import Judged, Turn, is_slower, judge, time_in_turns
+from tunery.domain import Network
 
 NOISE: dict[str, Callable[[Random], float]] = {
     "quiet": lambda rng: 1 + abs(rng.gauss(0, 0.01)),
@@ -52,3 +58,94 @@ def test_more_turns_are_taken_only_where_it_is_not_clear() -> None:
     counts = {ours: median(len(turns_of(ours, "busy", seed)) for seed in range(50)) for ours in (0.5, 1.0)}
     assert counts[0.5] < counts[1.0] <= 24
     assert median(len(turns_of(1.0, "quiet", seed)) for seed in range(50)) < 10
+
+
+class Machine:
+    """A machine that others use in some turns: with two threads they slow down our kernels more than ONNX Runtime.
+
+    CPU time of one thread is what it always is; `ours` is that of our kernels, ONNX Runtime's is 1, and both take half
+    of it with two threads. With one thread only it `fails` to run them.
+    """
+
+    def __init__(self, ours: float, busy: Iterable[bool], *, fails: bool = False) -> None:
+        self._ours, self._busy, self._fails = ours, iter(busy), fails
+        self._now, self._rng, self._asked = False, Random(7), 0
+        self.threads, self.foreign, self.spec = 2, self, SimpleNamespace(device="cpu")
+        self.host_facts = None
+
+    @property
+    def runtime(self) -> "Machine":
+        return self
+
+    @asynccontextmanager
+    async def stage(self, *_: object) -> AsyncIterator[None]:
+        yield
+
+    def hurry(self, _: float) -> None:
+        """Nobody waits here."""
+
+    def disturbed(self, *_: float) -> bool:
+        return self._now
+
+    def start(self, *_: object, threads: int = 2) -> "Machine":
+        self.threads = threads
+        return self
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    async def profile(self, _: str) -> dict[str, float]:
+        return {}
+
+    async def ask(self, label: str, method: str, *args: object) -> list[Any]:
+        if method == "outputs":
+            return []
+        if self._asked % 2 == 0:  # a turn begins
+            self._now = next(self._busy)
+        self._asked += 1
+        if self._fails and self.threads == 1:
+            raise CrashError("out of memory")
+        taken = (self._ours if label == "tunery" else 1.0) / self.threads * NOISE["quiet"](self._rng)
+        waits = self._now and not args[-1]
+        return [taken * ((self._rng.uniform(2, 5) if label == "tunery" else 1.3) if waits else 1.0)]
+
+
+def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Judged:
+    monkeypatch.setattr(judging, "Contestants", machine)
+    network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx")
+    return asyncio.run(judge(cast("Any", machine), network, "b", Expected([])))
+
+
+def changing() -> Iterator[bool]:
+    rng = Random(3)
+    while True:
+        yield rng.random() < 0.6
+
+
+@pytest.mark.parametrize("busy", [lambda: repeat(True), changing], ids=["always", "at times"])
+@pytest.mark.parametrize(("ours", "slower"), [(0.7, False), (1.5, True)])
+def test_others_on_the_machine_do_not_decide_who_is_slower(
+    busy: Callable[[], Iterator[bool]], ours: float, slower: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = judged(Machine(ours, busy()), monkeypatch)
+    assert bool(found.slower) == slower
+    assert found.busy == (busy is not changing)
+    assert found.ratio == pytest.approx(1 / ours, rel=0.05)
+
+
+def test_once_others_have_left_both_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(0.9, chain(repeat(True, 10), repeat(False)))
+    found = judged(machine, monkeypatch)
+    assert machine.threads == 2
+    assert not found.busy
+    assert not found.slower
+
+
+@pytest.mark.parametrize("ours", [0.7, 1.05, 1.5])
+def test_on_a_busy_machine_nothing_is_handed_over_without_evidence(
+    ours: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = judged(Machine(ours, repeat(True), fails=ours > 1.1), monkeypatch)
+    assert found.busy
+    assert not found.slower
+    assert not found.wrong

@@ -61,7 +61,7 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("compiled")
     with pytest.MonkeyPatch.context() as patch:
 
-        async def ours(_: object) -> list[tuple[float, float]]:
+        async def ours(*_: object) -> list[tuple[float, float]]:
             return [(1e-6, 1.0)]
 
         patch.setattr("tunery.delivery.placing.judging.time_in_turns", ours)

@@ -169,12 +169,14 @@ async def _judged(
         made, judged = await divided(linker, made, judged, theirs)
     if reason := judged.wrong or judged.slower:
         kept = await _kept(work, made, reason)
-        own_s = judged.ours_s if judged.slower else None
-        return replace(kept, report=replace(kept.report, max_abs_error=0.0, own_s=own_s))
-    report = replace(
-        made.report, max_abs_error=judged.error, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s,
-        elsewhere_share=judged.share,
-    )  # fmt: skip
+        own_s = judged.ours_s if judged.slower and not judged.busy else None
+        busy_ratio = judged.ratio if judged.slower and judged.busy else None
+        return replace(kept, report=replace(kept.report, max_abs_error=0.0, own_s=own_s, busy_ratio=busy_ratio))
+    report = replace(made.report, max_abs_error=judged.error, elsewhere_share=judged.share)
+    if judged.busy:
+        report = replace(report, busy_ratio=judged.ratio)
+    else:
+        report = replace(report, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s)
     return replace(made, report=report)
 
 

@@ -320,6 +320,8 @@ class CompileReport:
         sources: By a task's name, where its candidate was measured, if not on this host.
         shapes: The latencies for each of several shapes.
         own_s: What the compiler's kernels took, where ONNX Runtime runs the whole network because it is faster.
+        busy_ratio: How many times as fast as ONNX Runtime in one thread's CPU time, 0 if not known, where others used
+            the machine; None where both were timed.
         dialect: Which of several dialects made the file.
         dialects: What each of several dialects came to.
     """
@@ -345,6 +347,7 @@ class CompileReport:
     sources: Mapping[str, str] = field(default_factory=dict)
     shapes: tuple[ShapeResult, ...] = ()
     own_s: float | None = None
+    busy_ratio: float | None = None
     dialect: str = ""
     dialects: tuple[DialectResult, ...] = ()
 

@@ -131,6 +131,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "sources": dict(report.sources),
         "shapes": plain(report.shapes),
         "own_s": plain(report.own_s),
+        "busy_ratio": plain(report.busy_ratio),
         "dialect": report.dialect,
         "dialects": plain(report.dialects),
     }

@@ -180,16 +180,29 @@ def left_out_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
 def expected_lines(report: "CompileReport") -> list[str]:
     """Say how a compiled file is expected to compare with ONNX Runtime, from the short comparison before it is written.
 
-    Nothing where there was none.
+    Nothing where there was none. A line says so where the machine was too busy for it.
     """
+    busy = [] if report.busy_ratio is None else [_busy(report)]
     if report.shapes:
-        return [_expected_of(one) for one in report.shapes]
+        return [*(_expected_of(one) for one in report.shapes), *busy]
+    if busy:
+        return busy
     ours, theirs = report.latency_s, report.onnxruntime_s
     if ours is None or theirs is None:
         return []
     share = f", {report.elsewhere_share:.0%} of it in ONNX Runtime" if report.elsewhere_share else ""
     return [f"expected    {ratio(theirs, ours)} as fast as ONNX Runtime: {milliseconds(ours)} ms{share}, ONNX Runtime "
             f"{milliseconds(theirs)} ms, in short turns"]  # fmt: skip
+
+
+def _busy(report: "CompileReport") -> str:
+    """Say that others used the machine, and what decided who runs the network."""
+    known = f"{ratio(report.busy_ratio, 1.0)} as fast as ONNX Runtime" if report.busy_ratio else "not compared"
+    kept = "" if report.no_kernels else ", so it keeps its own kernels"
+    return (
+        f"busy        others used the machine; in one thread's CPU time the file is {known}{kept}: compile again when "
+        "the machine is idle"
+    )
 
 
 def dialect_lines(report: "CompileReport") -> list[str]:

@@ -130,12 +130,23 @@ class Contestants:
 
     @classmethod
     def start(
-        cls, runtime: Runtime, network: Network, compiled: Mapping[str, str], expected: Expected | None = None
+        cls,
+        runtime: Runtime,
+        network: Network,
+        compiled: Mapping[str, str],
+        expected: Expected | None = None,
+        threads: int = 0,
     ) -> Self:
-        """Start compiled files of a network, by label, and ONNX Runtime if `expected` has no worker of it."""
-        workers = {label: _start(runtime, "CompiledContestant", blob, network) for label, blob in compiled.items()}
+        """Start compiled files of a network, by label, and ONNX Runtime if `expected` has no worker of it.
+
+        They use so many `threads`, 0: as many as kernels do.
+        """
+        more = {"threads": threads} if threads else {}
+        workers = {
+            label: _start(runtime, "CompiledContestant", blob, network, **more) for label, blob in compiled.items()
+        }
         lent = expected.worker if expected else ""
-        workers["onnxruntime"] = lent or _start(runtime, "OnnxRuntimeContestant", network.blob, network)
+        workers["onnxruntime"] = lent or _start(runtime, "OnnxRuntimeContestant", network.blob, network, **more)
         return cls(runtime, workers, lent=lent)
 
     def end(self, label: str) -> None:
@@ -267,7 +278,9 @@ def _why(error: EngineError) -> str:
 
 def _start(runtime: Runtime, service: str, path: Path | str, network: Network, **more: object) -> str:
     source = {"path": path} if isinstance(path, Path) else {"blob": path}
-    settings = {**source, "threads": runtime.threads, "inputs": list(network.inputs), "seed": SEED, **more}
+    settings: dict[str, Any] = {
+        **source, "threads": runtime.threads, "inputs": list(network.inputs), "seed": SEED, **more
+    }  # fmt: skip
     torch = service in TORCH.values()
     module = "torch_contestants" if torch else "contestants"
     compiled = service == "CompiledContestant"
@@ -280,7 +293,7 @@ def _start(runtime: Runtime, service: str, path: Path | str, network: Network, *
             settings,
             cores=runtime.measure_cores if there else (),
             host=runtime.measure_host if there else HERE,
-            threads=runtime.threads,
+            threads=settings["threads"],
             memory_bytes=worker_bytes(Role.MEASURER),
             environment=environment.counterpart() if torch else environment,
         )

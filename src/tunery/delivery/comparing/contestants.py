@@ -43,15 +43,19 @@ class Contestant(ABC):
         """Return each output's dtype, shape and bytes."""
         return [(str(a.dtype), tuple(a.shape), np.ascontiguousarray(a).tobytes()) for a in self._run()]
 
-    def samples(self, seconds: float, least: int) -> list[float]:
-        """Run for about `seconds`, at least `least` times, and return the seconds of each run but the first."""
+    def samples(self, seconds: float, least: int, cpu: bool = False) -> list[float]:
+        """Run for about `seconds`, at least `least` times, and return the seconds of each run but the first.
+
+        With `cpu` they are those of this process's threads.
+        """
         self._run()
         taken: list[float] = []
+        clock = time.process_time_ns if cpu else time.perf_counter_ns
         end = time.perf_counter() + seconds
         while len(taken) < least or time.perf_counter() < end:
-            start = time.perf_counter_ns()
+            start = clock()
             self._run()
-            taken.append((time.perf_counter_ns() - start) * 1e-9)
+            taken.append((clock() - start) * 1e-9)
         return taken
 
 

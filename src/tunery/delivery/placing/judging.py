@@ -3,18 +3,21 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
 
 from tunery._errors import TuneryError, WorkError
 from tunery.delivery.comparing.compare import Contestants, Expected, checked_error, has_rivals
 from tunery.delivery.work import Work
+from tunery.devices import device_class
 from tunery.domain import SEGMENT, Network, median_interval
 from tunery.engines import Role
+from tunery.runtime.foreign_load import ForeignWatch
 
 _TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 4.0
 _PATIENCE_S = 1.0
-"""Others on the machine disturb both alike, so it is hardly waited for."""
+"""How long others on the machine are waited for: where they stay, CPU time decides."""
 _CLEAR, _CHANCE = 1.1, 1.02
 """Ratios of times: one that needs no more turns if each shows it, and one that may be chance."""
 _WRAPPED_S = 2.5e-6
@@ -22,6 +25,7 @@ _WRAPPED_S = 2.5e-6
 _OURS, _THEIRS = "tunery", "onnxruntime"
 Turn = tuple[float, float]
 """What a compiled network and ONNX Runtime take in one turn, in seconds: medians of a few runs."""
+_ONE_THREAD = " in one thread's CPU time, as others used the machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Judged:
 
     `wrong` says that it computes something else or fails, `slower` that ONNX Runtime is faster. `share` is that of its
     kernels' time that ONNX Runtime takes for its segments. `kernels` is what its kernels take by workload, `nodes`
-    what ONNX Runtime takes for its nodes by label: both only if it is slower.
+    what ONNX Runtime takes for its nodes by label: both only if it is slower. On a `busy` machine, what both take is
+    CPU time with one thread, or not known.
     """
 
     error: float | None
@@ -41,39 +46,69 @@ class Judged:
     share: float = 0.0
     kernels: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, float] = field(default_factory=dict)
+    busy: bool = False
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as ONNX Runtime it is."""
+        """How many times as fast as ONNX Runtime it is; 0 where that is not known."""
         return self.theirs_s / self.ours_s if self.ours_s and self.theirs_s else 0.0
 
 
 async def judge(work: Work, network: Network, blob: str, expected: Expected) -> Judged:
-    """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few."""
+    """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few.
+
+    While others use the machine, a kernel of several threads waits in each parallel region for the one that does not
+    run, which hits the two unequally. So turns that others disturbed do not count. If too few are left, both run with
+    one thread, and the CPU time decides, by a clear margin.
+    """
     if work.runtime.foreign is not None:
         work.runtime.foreign.foreign.hurry(_PATIENCE_S)
     async with work.stage("check", Role.MEASURER):
-        contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
-        try:
-            error = checked_error(
-                network.name, await contestants.ask(_OURS, "outputs"), expected.outputs, expected.rounding
-            )
-            if not has_rivals(work.runtime):
-                return Judged(error)
-            turns = await time_in_turns(contestants)
-            slow = is_slower([(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns])
-            kernels = await contestants.profile(_OURS) if slow or network.elsewhere else {}
-            nodes = await contestants.profile(_THEIRS) if slow else {}
-        except WorkError as wrong:
-            return Judged(None, wrong=f"since {wrong}")
-        finally:
-            contestants.close()
+        with ExitStack() as ends:
+            contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
+            ends.callback(contestants.close)
+            try:
+                error = checked_error(
+                    network.name, await contestants.ask(_OURS, "outputs"), expected.outputs, expected.rounding
+                )
+                if not has_rivals(work.runtime):
+                    return Judged(error)
+                turns = await time_in_turns(contestants, _watch_of(work))
+                busy = not turns
+                if busy and not network.weights:  # so large a network stays ours in any case
+                    if work.runtime.threads > 1:
+                        contestants.close()
+                        contestants = Contestants.start(work.runtime, network, {_OURS: blob}, threads=1)
+                        ends.callback(contestants.close)
+                    turns = await _cpu_turns(contestants)
+                if not turns:
+                    return Judged(error, busy=True)
+                wrapped = [(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns]
+                slow = is_slower(wrapped, _CLEAR if busy else _CHANCE)
+                kernels = await contestants.profile(_OURS) if slow or network.elsewhere else {}
+                nodes = await contestants.profile(_THEIRS) if slow else {}
+            except WorkError as wrong:
+                return Judged(None, wrong=f"since {wrong}")
     theirs_s = median(theirs_s for _, theirs_s in turns)
     ours_s = theirs_s * median(_ratios(turns))  # not the median of ours, of other moments: what is said is what decided
-    slower = f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled" if slow else ""
+    times = f"{1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled"
+    slower = f"faster there: {times}{_ONE_THREAD if busy else ''}" if slow else ""
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if kernels else 0.0
-    return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes)
+    return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=busy)
+
+
+def _watch_of(work: Work) -> ForeignWatch | None:
+    """Return what sees others on the cores that kernels run on; None where they run on none of the host's."""
+    return work.runtime.foreign if device_class(work.runtime.spec.device).uses_host_cores else None
+
+
+async def _cpu_turns(contestants: Contestants) -> list[Turn]:
+    """Return what both take of the CPU in short turns; nothing where they cannot be run once more, as for memory."""
+    try:
+        return await time_in_turns(contestants, cpu=True)
+    except TuneryError:
+        return []
 
 
 async def is_right(work: Work, network: Network, blob: str, expected: Expected) -> bool:
@@ -89,40 +124,50 @@ async def is_right(work: Work, network: Network, blob: str, expected: Expected) 
     return True
 
 
-async def time_in_turns(contestants: Contestants) -> list[Turn]:
-    """Return what both take in short turns, until it is decided which is slower, or time is up."""
+async def time_in_turns(
+    contestants: Contestants, watch: ForeignWatch | None = None, *, cpu: bool = False
+) -> list[Turn]:
+    """Return what both take in short turns, until it is decided which is slower, or time is up.
+
+    With a `watch` only turns count in which nobody else used the cores; none if there are too few of them. With `cpu`,
+    they are of CPU time.
+    """
     turns: list[Turn] = []
     began = time.monotonic()
     for turn in range(_MOST_TURNS):
         order = (_OURS, _THEIRS) if turn % 2 else (_THEIRS, _OURS)
-        found = {label: median(await contestants.ask(label, "samples", _TURN_S, 1)) for label in order}
-        turns.append((found[_OURS], found[_THEIRS]))
-        if len(turns) >= _FEWEST_TURNS and (_are_decided(turns) or time.monotonic() - began > _LONGEST_S):
+        began_turn = time.monotonic()
+        found = {label: median(await contestants.ask(label, "samples", _TURN_S, 1, cpu)) for label in order}
+        if watch is None or not watch.disturbed(began_turn, time.monotonic()):
+            turns.append((found[_OURS], found[_THEIRS]))
+        is_late = time.monotonic() - began > _LONGEST_S
+        is_enough = len(turns) >= _FEWEST_TURNS and _are_decided(turns, _CLEAR if cpu else _CHANCE)
+        if turn + 1 >= _FEWEST_TURNS and (is_enough or is_late):
             break
-    return turns
+    return turns if len(turns) >= _FEWEST_TURNS else []
 
 
-def is_slower(turns: Sequence[Turn]) -> bool:
-    """Return whether the first of both is slower by more than chance, by the median of the turns' ratios.
+def is_slower(turns: Sequence[Turn], least: float = _CHANCE) -> bool:
+    """Return whether the first of both is slower by more than `least`, by the median of the turns' ratios.
 
     One turn in which it happened to be faster is no excuse: others on the machine slow down now the one, now the other.
 
     >>> is_slower([(2.0, 1.0), (0.9, 1.0), (1.1, 1.0)]), is_slower([(2.0, 1.0), (0.9, 1.0), (1.0, 1.0)])
     (True, False)
     """
-    return median(_ratios(turns)) > _CHANCE
+    return median(_ratios(turns)) > least
 
 
-def _are_decided(turns: Sequence[Turn]) -> bool:
+def _are_decided(turns: Sequence[Turn], least: float) -> bool:
     """Return whether more turns would hardly change the verdict.
 
-    All turns agree by far, or the 95 % confidence interval of the ratios' median is on one side of what may be chance.
+    All turns agree by far, or the 95 % confidence interval of the ratios' median is on one side of `least`.
     """
     ratios = _ratios(turns)
     if min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR:
         return True
     low, high = median_interval(ratios) or (0.0, math.inf)
-    return low > _CHANCE or high < _CHANCE
+    return low > least or high < least
 
 
 def _ratios(turns: Sequence[Turn]) -> list[float]:

@@ -117,6 +117,7 @@ async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: P
 def _together(reports: Sequence[CompileReport], networks: Sequence[Network], output: Path) -> CompileReport:
     """Return the report of a file for several shapes."""
     errors = [report.max_abs_error for report in reports if report.max_abs_error is not None]
+    busy = [report.busy_ratio for report in reports if report.busy_ratio is not None]
     tasks = {task.workload: task for report in reports for task in report.tasks}
     shapes = tuple(
         ShapeResult(
@@ -138,4 +139,5 @@ def _together(reports: Sequence[CompileReport], networks: Sequence[Network], out
         model_changed=any(report.model_changed for report in reports),
         sources={task: device for report in reports for task, device in report.sources.items()},
         shapes=shapes,
+        busy_ratio=min(busy, default=None),
     )  # fmt: skip
