@@ -84,6 +84,7 @@ def test_a_clock_that_is_an_hour_off_is_said(run: Run, tmp_path: Path) -> None:
     assert checks["clock"]["state"] == "warn"
     assert "3600" in checks["clock"]["found"] or "3599" in checks["clock"]["found"]
     assert checks["cache"]["state"] == "ok"
+    assert checks["devices"]["found"].startswith("cpu ")
 
 
 @pytest.mark.jobs

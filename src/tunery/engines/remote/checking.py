@@ -59,7 +59,6 @@ def _first_answer(engine: AgentEngine) -> HostFacts:
 
 def _machine(facts: HostFacts) -> Check:
     found = f"{facts.machine}, {facts.granted} cores, {facts.memory_bytes / (1 << 30):.1f} GiB"
-    found += "".join(f", {device.kind} {device.name}" for device in facts.devices)
     if facts.machine != platform.machine():
         return Check("machine", CheckState.OK, found, f"it measures, but does not build for {platform.machine()}")
     return Check("machine", CheckState.OK, found)

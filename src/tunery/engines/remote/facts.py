@@ -16,6 +16,7 @@ from tunery._sandbox import landlock_version
 from tunery._settings import cache_directory
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import granted_bytes, granted_cores, usable_cores
+from tunery.devices.here import devices_here
 from tunery.dialects import Dialect, get_dialect, installed_dialects
 from tunery.domain import Check, CheckState, HostFacts
 
@@ -40,12 +41,13 @@ def host_facts() -> HostFacts:
 
 
 def host_checks(*, measuring: bool = False) -> Iterator[Check]:
-    """Look at what a host's workers need here, one after the other: the cache, the sandbox, and each dialect.
+    """Look at what a host's workers need here, one after the other: the cache, the sandbox, devices, and each dialect.
 
     With `measuring` only what runs kernels that others have compiled: the dialect's runtime.
     """
     yield cache_check()
     yield _sandbox_check()
+    yield Check("devices", CheckState.OK, ", ".join(f"{device.kind} {device.name}" for device in devices_here()))
     for name in installed_dialects():
         try:
             dialect = get_dialect(name)
