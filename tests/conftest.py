@@ -66,6 +66,12 @@ def inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     run_workers_here(monkeypatch)
 
 
+@pytest.fixture
+def worker_processes(inline_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are processes after all, where those of other tests of the file are threads."""
+    monkeypatch.setenv("TUNERY_ENGINE", "local")
+
+
 @pytest.fixture(autouse=True)
 def _all_cores() -> Iterator[None]:
     """What measures in this process pins it; the next test has all cores again."""

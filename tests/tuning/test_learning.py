@@ -28,6 +28,8 @@ from tunery.tuning.search import registry as search_registry
 from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.registry import SearchRegistry
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 
 class OneTrainer:
     """A runtime with the real trainer, in this process; `born` is its generation."""

@@ -28,7 +28,7 @@ from tunery.tuning.search.finals import predicted_s
 from tunery.tuning.search.known import KnownCandidates
 from tunery.tuning.search.task_search import TaskSearch
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 BUSY = "fake:busy?tasks=2&space=64x64x64&build_s=0.05&propose_s=0.02&spin=1&real=1&best_us=500"
 FIVE_SECONDS = f"${load_prices().of_machine(5.0 * len(usable_cores())):.9f}"

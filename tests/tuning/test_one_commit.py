@@ -15,7 +15,7 @@ from tunery.store import Store, open_store
 from tunery.store.database import schema
 from tunery.store.records import records as stored_records
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 SOURCE = "fake:commit?tasks=2&space=8x8x4&seed=3&refuse=0.2&noise=0.01"
 _TIMED = ("measure", "baseline", "finals", "audit")

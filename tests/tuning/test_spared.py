@@ -21,7 +21,7 @@ from tunery.tuning.job import TuningJob
 from tunery.tuning.search import finals
 from tunery.tuning.search.task_search import TaskSearch
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 # The landscape is smooth and its model learns it: enough rounds for the filter to earn its trust.
 SMOOTH = "fake:smooth?tasks=2&space=32x32x16&spread=50&noise=0.003"
@@ -187,7 +187,7 @@ def test_finals_are_held_where_the_races_are_near_the_target_for_they_may_hold_l
     loose = run_in(tmp_path / "loose", source, "240trials")
     assert loose.after_s is not None
     other_finals(monkeypatch, 0.6)
-    monkeypatch.setattr("tunery.tuning.job._NEAR", 1.5)
+    monkeypatch.setattr("tunery.tuning.job._NEAR", 2.0)
     for looks in (100.0, 0.0):  # a search of the fake is over before finals are worth a fifth of it
         monkeypatch.setattr("tunery.tuning.run_state._LOOKS", looks)
         (tmp_path / str(looks)).mkdir()

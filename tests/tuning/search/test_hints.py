@@ -12,7 +12,7 @@ from tunery.domain import Candidate, Measurement, Mode, Outcome, Provenance, Rec
 from tunery.runtime.record_checks import import_records
 from tunery.store import open_store
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 SOURCE = "fake:hinted?tasks=1"
 ABSURD_S = 1e-12

@@ -18,6 +18,8 @@ from tunery.tuning.allocation import failing as failing_module
 from tunery.tuning.allocation.failing import FailureModel
 from tunery.tuning.search.proposal_filter import FAILING_DETAIL, ProposalFilter
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 AXES = (16, 16, 4)
 BAD = [str(index) for index in range(16 * 16 * 4) if index % AXES[2] == 2]
 SOURCE = f"fake:fails?tasks=1&space=16x16x4&refuse={','.join(BAD)}"  # one value of a knob never builds
