@@ -18,7 +18,7 @@ from tunery.reports.data import compile_data, query_data, tune_data
 from tunery.service.session import compile_model, query, tune
 from tunery.store import open_store
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 SOURCE = "fake:lent?tasks=2"
 OTHER = "another fingerprint"

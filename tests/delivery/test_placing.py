@@ -14,6 +14,8 @@ from tunery.domain.request import Request
 from tunery.runtime.services import Importer
 from tunery.service.session import Session
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 FLOAT = TensorProto.FLOAT
 
 

@@ -26,7 +26,7 @@ from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service.session import Session, compile_model, extract, query
 from tunery.store import open_store
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 SOURCE = "fake:unseen?tasks=3"
 
@@ -148,6 +148,7 @@ def test_without_time_to_measure_predictions_are_delivered(request_: Request, tm
     assert records_in(tmp_path) == []
 
 
+@pytest.mark.usefixtures("worker_processes")  # one of the faults ends the process
 def test_nothing_unverified_is_delivered(request_: Request) -> None:
     with Session(request_.store) as session:
         for fault in ("one_off", "all_nan", "constant", "partial", "segfault", "refuse", "fail"):
