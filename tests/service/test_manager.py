@@ -1,4 +1,4 @@
-"""Several jobs in one room, on the fake dialect and the real engine."""
+"""Several jobs in one room, on the fake dialect."""
 
 import asyncio
 import gc
@@ -29,7 +29,7 @@ from tunery.store.database import lease
 from tunery.tuning.account import Account
 from tunery.tuning.learning import Learning
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 SLOW = "build_s=0.02"
 ENDLESS = "fake:endless?tasks=2&build_s=0.02&space=16x16x16"
@@ -204,6 +204,7 @@ def test_a_paused_job_waits_and_goes_on_where_it_was(tmp_path: Path) -> None:
     assert set(raced(tmp_path).values()) == {1}
 
 
+@pytest.mark.usefixtures("worker_processes")  # their own CPU time is charged
 def test_a_job_that_is_taken_out_pays_for_all_it_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learning = asyncio.Event()
 
@@ -227,6 +228,7 @@ def test_a_job_that_is_taken_out_pays_for_all_it_used(tmp_path: Path, monkeypatc
     run(main())
 
 
+@pytest.mark.usefixtures("worker_processes")  # their own CPU time is charged
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_import_in_vain_is_its_own_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
     extracting = asyncio.Event()
@@ -259,6 +261,7 @@ def test_an_import_in_vain_is_its_own_jobs(tmp_path: Path, monkeypatch: pytest.M
     run(main())
 
 
+@pytest.mark.usefixtures("worker_processes")  # their own CPU time is charged
 def test_an_import_beside_other_jobs_is_not_their_overhead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unclaimed: list[float] = []
     save, post = Store.save_tasks, Account.post
@@ -592,7 +595,10 @@ def test_a_store_that_is_full_for_a_while_leaves_no_job_that_nobody_can_end(
     async def main() -> None:
         nonlocal full
         async with room_in(tmp_path) as (room, store):
-            jobs = [await room.submit(request_in(tmp_path, f"{ENDLESS}&seed={n}", "4000trials")) for n in range(3)]
+            jobs = [  # each of an owner: of one owner's jobs the shortest goes first, and the others wait for long
+                await room.submit(request_in(tmp_path, f"{ENDLESS}&seed={n}", "4000trials"), ShareRequest(f"owner {n}"))
+                for n in range(3)
+            ]
             for job in jobs:
                 await until_trials(room, job, 5)
             full = True
@@ -654,7 +660,14 @@ def test_what_nobody_can_run_is_refused_and_others_go_on(tmp_path: Path) -> None
         JobManager(open_store(str(tmp_path / "store.db")), strategy="lucky")
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "synchronous", "greedy", "fair", "predictive"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "sequential",
+        "predictive",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("synchronous", "greedy", "fair")),
+    ],
+)
 def test_every_strategy_runs_real_jobs_to_their_end(tmp_path: Path, strategy: str) -> None:
     async def main() -> None:
         async with room_in(tmp_path, strategy=strategy) as (room, _):

@@ -26,7 +26,7 @@ from tunery.service.session import collect
 from tunery.store import open_store
 from tunery.tuning.collect import affordable, spread
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 FIRST, SECOND = "fake:one?tasks=3&frozen=1", "fake:two?tasks=3&seed=7"
 
@@ -252,6 +252,7 @@ def test_what_is_held_out_is_not_measured(tmp_path: Path) -> None:
         collect(request, [FIRST], tasks=9, per_task=10, hold_out=[FIRST])
 
 
+@pytest.mark.usefixtures("worker_processes")  # one of the faults ends the process
 def test_faults_cost_one_candidate_each_and_teach_what_they_can(tmp_path: Path) -> None:
     source = "fake:faulty?tasks=1&refuse=0.2&fail=0.2&segfault=0.1&constant=0.2"
     report = collect(request_in(tmp_path, "collect", "60trials"), [source], tasks=1, per_task=40)
