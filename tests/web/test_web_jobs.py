@@ -23,7 +23,7 @@ from tunery.domain import JobStatus
 from tunery.service import stored_jobs
 from tunery.store import Store
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 QUICK = {"model": "fake:web?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}
 ENDLESS = {"model": "fake:endless?tasks=2&build_s=0.02&space=16x16x16", "dialect": "fake", "threads": 1,
@@ -558,6 +558,7 @@ def test_a_service_that_cannot_keep_files_is_not_ready(serve: Serve, tmp_path: P
     serve(main)
 
 
+@pytest.mark.usefixtures("worker_processes")
 def test_a_service_whose_workers_cannot_keep_what_they_build_is_not_ready(serve: Serve) -> None:
     async def main(site: Site) -> None:
         job = await submitted(site.admin)
@@ -584,6 +585,7 @@ def test_a_service_that_may_write_no_more_is_not_ready(serve: Serve) -> None:
     serve(main)
 
 
+@pytest.mark.usefixtures("worker_processes")
 def test_a_service_whose_workers_cannot_be_started_is_not_ready(serve: Serve) -> None:
     async def main(site: Site) -> None:
         job = await submitted(site.admin)

@@ -88,6 +88,7 @@ def server(tmp_path: Path, start: Start) -> tuple[Machine, Service]:
     return machine, start(machine)
 
 
+@pytest.mark.slow  # the next one ends so as well, with a model and a compiler
 def test_a_job_ends_at_the_same_command_though_the_coordinator_that_it_talks_to_was_killed(
     start: Start, postgres_database: str, tmp_path: Path
 ) -> None:
@@ -123,7 +124,7 @@ def test_a_model_that_was_uploaded_is_compiled_by_the_coordinator_that_is_left(
     ann = Machine(tmp_path / "ann", base=True)
     ann.run("login", f"{first.url},{second.url}", says=first.told["token"])
     (tmp_path / "net.onnx").write_bytes(matmul_model("net"))
-    following = ann.start("tune", str(tmp_path / "net.onnx"), "--budget", "20s", "--threads", "1", "-o", "net.bin",
+    following = ann.start("tune", str(tmp_path / "net.onnx"), "--budget", "8trials", "--threads", "1", "-o", "net.bin",
                           "--server", first.url, "--json")  # fmt: skip
     assert following.stderr is not None
     next(line for line in following.stderr if line.startswith("job "))

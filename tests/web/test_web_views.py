@@ -12,6 +12,8 @@ from web_tools import Serve, Site
 
 from tunery.web.pages import Pages
 
+pytestmark = pytest.mark.usefixtures("inline_workers")
+
 MONTH = datetime.now(UTC).strftime("%Y-%m")
 
 
