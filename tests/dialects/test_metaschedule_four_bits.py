@@ -14,8 +14,7 @@ from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.constructs import check_program
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
-from tunery.dialects.metaschedule.variants import nibbles
-from tunery.dialects.metaschedule.variants.program import space_of, variants
+from tunery.dialects.metaschedule.variants.program import space_of
 from tunery.domain import Candidate, Network
 from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
@@ -89,7 +88,7 @@ def test_every_schedule_is_right(tmp_path: Path, sizes: tuple[int, ...], zeros: 
     prepared = network(tmp_path, sizes, 32, zeros=zeros, bias=True, level=level)
     [task] = dialect.extract(prepared, target)
     check_program(task.workload.program)
-    chosen = SurrogateProposer(task, space_of(task, nibbles.NAME), [], None, 0).propose(6)
+    chosen = SurrogateProposer(task, space_of(task), [], None, 0).propose(6)
     assert chosen
     inputs = make_inputs(task.workload.input_specs, 0)
 
@@ -136,7 +135,8 @@ def test_dequantised_weights_stay_in_4_bits(tmp_path: Path, gemm: bool, signed: 
     prepared = prepare(str(tmp_path / "n.onnx"), {}, tmp_path)
     dialect = MetaScheduleDialect()
     target = dialect.resolve_target("native", 1)
-    assert any(nibbles.NAME in variants(task).found for task in dialect.extract(prepared, target))
+    [task] = [task for task in dialect.extract(prepared, target) if task.workload.kind == "matmul"]
+    assert "uint8" in {spec.dtype for spec in task.workload.input_specs}
     made = dialect.compile(prepared, target, {}, tmp_path / "n.tunery")
     assert not made.elsewhere
     data = data_of((5, depth, channels))

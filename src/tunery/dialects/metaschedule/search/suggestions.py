@@ -19,7 +19,7 @@ from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import TaskSignature, Winners, fitted, place_of, shipped
-from tunery.dialects.metaschedule.variants import depthwise, dots, nibbles, padded, place_sums, rows, winograd
+from tunery.dialects.metaschedule.variants import depthwise, dots, padded, place_sums, rows, winograd
 from tunery.dialects.metaschedule.variants.program import space_of, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
@@ -29,7 +29,7 @@ from tunery.domain import Candidate, Task
 _VARIANTS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
 # Rows were ahead in 59 of 60 tasks (docs/decisions/003); the least of 262,144 numbers takes 10 µs by place-sums, 141
 # as it came: they lead with nearly any tile, where winners do not know better.
-_TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME, nibbles.NAME, place_sums.NAME), 0.1
+_TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME, place_sums.NAME), 0.1
 _ROWS_PER_THREAD = 4
 _LEAST_FOR_ALTERNATIVES = 12
 # Replays of a variant before the best so far says which one gets the rest.

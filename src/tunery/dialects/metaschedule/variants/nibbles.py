@@ -16,13 +16,13 @@ from tunery.dialects.metaschedule.variants.padded import padded_rows
 from tunery.dialects.metaschedule.variants.rewriting import long_of, shape_of
 from tunery.dialects.metaschedule.variants.scheduling import Designs, extents_of, unroll
 
-NAME = "nibbles"
 _INTRINSIC = "tunery_dot_4x16"
 _MIDDLE = 8
 """The zero point where none is given."""
 _MOST_STEP = 127.0
 _LARGEST, _STEP, _STEPS, _TOTALS = "largest", "step", "steps", "totals"
 _UNPACKED, _PRODUCTS, _SUMS = "unpacked", "products", "sums"
+_OURS = frozenset({_UNPACKED, _PRODUCTS, _SUMS})
 _REGISTERS, _MOST_ROWS, _TILES, _MOST_TILES = 28, 12, 3, 64
 _MOST_ALONE = 1 << 14  # numbers that one thread quantises faster than several are woken
 
@@ -155,20 +155,16 @@ def _axis(extent: int, name: str) -> Any:
     return tvm.te.reduce_axis(tuple(long_of(0, extent)), name=name)
 
 
-def is_own(module: Any) -> bool:
-    """Return whether a program is one that `exact` or `quantised` has written."""
+def designs(module: Any, target: Any) -> Designs | None:
+    """Return the designs of a program of `exact` or `quantised`; None for others, and where a target lacks products."""
     body = module["main"].body
     buffers = body.block.alloc_buffers if isinstance(body, tvm.s_tir.SBlockRealize) else ()
-    return {_UNPACKED, _PRODUCTS, _SUMS} <= {str(buffer.name) for buffer in buffers}
-
-
-def designs(module: Any, target: Any) -> Designs | None:
-    """Return the designs of a program of `exact` or `quantised`; None for others."""
-    if not is_own(module):
-        return None
+    if not {str(buffer.name) for buffer in buffers} >= _OURS:
+        return None  # at once: this is asked of every program
     schedule = tvm.s_tir.Schedule(module)
-    in_bytes = _STEPS in _names(schedule)
-    if in_bytes and not dots.supported(target):
+    names = set(_names(schedule))
+    in_bytes = _STEPS in names
+    if not names >= _OURS or (in_bytes and not dots.supported(target)):
         return None
     rows, groups, _ = shape_of(schedule.get(schedule.get_sblock(_SUMS)).writes[0].source)
     tiles = _tiles(rows, groups)

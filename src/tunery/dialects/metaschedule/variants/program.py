@@ -105,7 +105,7 @@ def open_space(module: Any, target: Any) -> DesignSpace:
     Raises:
         DialectError: MetaSchedule cannot handle the program.
     """
-    return open_variant(generic(module), target)
+    return open_variant(generic(module, target), target)
 
 
 def open_variant(variant: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
