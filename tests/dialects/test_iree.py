@@ -1,6 +1,7 @@
 """IREE behind the contract, where its environment is installed: `make test-iree` installs it and runs these."""
 
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -112,12 +113,13 @@ def test_what_iree_does_not_have_is_one_sentence(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_tuned_product_is_what_the_compiler_makes_and_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["dense", "conv2d"])
+def test_a_tuned_task_is_what_the_compiler_makes_and_right(kind: str, tmp_path: Path) -> None:
     """Every proposed configuration that builds computes what IREE's default does."""
     dialect, device = IreeDialect(), open_device("cpu")
     target = dialect.resolve_target("native", 1)
     tasks = [task for task in dialect.extract(small_network(tmp_path), target) if task.tunable]
-    task = tasks[0]
+    [task] = [task for task in tasks if task.workload.kind == kind]
     inputs = DialectContract.inputs(task, 0)
     expected = run(dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), device), inputs)
     binaries = set()
@@ -125,7 +127,7 @@ def test_a_tuned_product_is_what_the_compiler_makes_and_right(tmp_path: Path) ->
         built = dialect.build(task, candidate, tmp_path)
         binaries.add(built.path.read_bytes())
         DialectContract.check(run(dialect.load(task, built, device), inputs), expected, task.workload.output_specs)
-    assert len(binaries) > 1, "the tuning specs change nothing"
+    assert len(binaries) > 1, "configurations change nothing"
 
 
 def run(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
@@ -232,34 +234,56 @@ def test_a_network_of_any_name_and_types_becomes_tasks_and_runs(graph: str, tmp_
     np.testing.assert_array_equal(places, np.stack(np.nonzero(image)))
 
 
+POINTS = [
+    onnx.helper.make_node("Conv", ["x", "w1", "b1"], ["a"], kernel_shape=[1, 1]),
+    onnx.helper.make_node("Clip", ["a", "low", "high"], ["b"]),
+    onnx.helper.make_node("Conv", ["b", "w2", "b2"], ["c"], kernel_shape=[1, 1]),
+    onnx.helper.make_node("Add", ["c", "x"], ["d"]),
+    onnx.helper.make_node("Relu", ["d"], ["e"]),
+    onnx.helper.make_node("Conv", ["e", "w3", "b3"], ["f"], kernel_shape=[1, 1], strides=[2, 2]),
+    onnx.helper.make_node("Relu", ["f"], ["y"]),
+]
+WINDOWS = [
+    onnx.helper.make_node("Conv", ["x", "w0", "b0"], ["z"], kernel_shape=[1, 1]),
+    onnx.helper.make_node("Relu", ["z"], ["a"]),
+    onnx.helper.make_node("Conv", ["a", "d1", "b1"], ["b"], kernel_shape=[3, 3], pads=[1] * 4, group=40),
+    onnx.helper.make_node("Clip", ["b", "low", "high"], ["c"]),
+    onnx.helper.make_node("Conv", ["c", "k2"], ["d"], kernel_shape=[3, 3], pads=[1] * 4),
+    onnx.helper.make_node("Add", ["a", "d"], ["e"]),
+    onnx.helper.make_node("Relu", ["e"], ["f"]),
+    onnx.helper.make_node("Conv", ["f", "k3", "b2"], ["g"], kernel_shape=[3, 1], strides=[2, 2]),
+    onnx.helper.make_node("Sigmoid", ["g"], ["h"]),
+    onnx.helper.make_node("Mul", ["g", "h"], ["y"]),
+]
+
+
 @pytest.mark.tvm
-def test_convolutions_of_both_compilers_have_one_key(tmp_path: Path) -> None:
-    """Those that are one dispatch: with places for windows, a bias, and what is behind them."""
+@pytest.mark.parametrize(
+    ("nodes", "window", "image", "result", "weights"),
+    [
+        (POINTS, "1x1", (1, 16, 12, 12), (1, 40, 6, 6), {
+            "w1": (24, 16, 1, 1), "b1": (24,), "w2": (16, 24, 1, 1), "b2": (16,), "w3": (40, 16, 1, 1), "b3": (40,),
+        }),
+        (WINDOWS, "3x[13]", (1, 16, 6, 6), (1, 24, 2, 3), {
+            "w0": (40, 16, 1, 1), "b0": (40,), "d1": (40, 1, 3, 3), "b1": (40,), "k2": (40, 40, 3, 3),
+            "k3": (24, 40, 3, 1), "b2": (24,),
+        }),
+    ],
+)  # fmt: skip
+def test_convolutions_of_both_compilers_have_one_key(
+    nodes: list[onnx.NodeProto], window: str, image: tuple[int, ...], result: tuple[int, ...],
+    weights: dict[str, tuple[int, ...]], tmp_path: Path,
+) -> None:  # fmt: skip
+    """Those that are one dispatch, with places for windows, and those that are several, each with what is behind."""
     rng = np.random.default_rng(0)
-
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
-
-    nodes = [
-        onnx.helper.make_node("Conv", ["x", "w1", "b1"], ["a"], kernel_shape=[1, 1]),
-        onnx.helper.make_node("Clip", ["a", "low", "high"], ["b"]),
-        onnx.helper.make_node("Conv", ["b", "w2", "b2"], ["c"], kernel_shape=[1, 1]),
-        onnx.helper.make_node("Add", ["c", "x"], ["d"]),
-        onnx.helper.make_node("Relu", ["d"], ["e"]),
-        onnx.helper.make_node("Conv", ["e", "w3", "b3"], ["f"], kernel_shape=[1, 1], strides=[2, 2]),
-        onnx.helper.make_node("Relu", ["f"], ["y"]),
-    ]
-    constants = [
-        weight("w1", 24, 16, 1, 1), weight("b1", 24), weight("w2", 16, 24, 1, 1), weight("b2", 16),
-        weight("w3", 40, 16, 1, 1), weight("b3", 40), onnx.numpy_helper.from_array(np.float32(0), "low"),
-        onnx.numpy_helper.from_array(np.float32(6), "high"),
-    ]  # fmt: skip
+    arrays = {name: rng.standard_normal(shape) for name, shape in weights.items()} | {"low": 0.0, "high": 6.0}
+    constants = [onnx.numpy_helper.from_array(np.float32(array), name) for name, array in arrays.items()]
     ends = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", [1, 16, 12, 12]), ("y", [1, 40, 6, 6]))
+        for name, shape in (("x", image), ("y", result))
     ]
     model = onnx.helper.make_model(
-        onnx.helper.make_graph(nodes, "points", ends[:1], ends[1:], constants),
+        onnx.helper.make_graph(nodes, "convolutions", ends[:1], ends[1:], constants),
         opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9,
     )  # fmt: skip
     onnx.save(model, tmp_path / "model.onnx")
@@ -269,7 +293,7 @@ def test_convolutions_of_both_compilers_have_one_key(tmp_path: Path) -> None:
         dialect = get_dialect(name)
         tasks = TaskSource.of(dialect).extract(network, dialect.resolve_target("native", 1))
         operators = [task.workload.operator or "" for task in tasks]
-        keys.append({one for one in operators if one.startswith("conv2d:")})
+        keys.append({one for one in operators if re.match(rf"conv2d:.*w=\d+x\d+x{window}\b", one)})
     assert keys[0] == keys[1]
     assert len(keys[0]) == 3
 

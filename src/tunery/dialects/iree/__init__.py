@@ -5,6 +5,7 @@ dispatches      a network's dispatches as modules of their own: the tasks
 nodes           which ONNX nodes they were made of
 operators       what operators these are, for other compilers to be compared with
 configurations  what may be chosen for a product of tensors, and IREE's tuning spec of what was chosen
+convolution     those that are several dispatches, each a task: a small network of its own
 flags, network  sets of flags, one file of a whole network
 kernel          IREE's runtime in this process
 """
@@ -40,7 +41,10 @@ from tunery.dialects import (
 )
 from tunery.dialects import _arm as arm
 from tunery.dialects.configurations.candidates import candidate_of, configuration_of
+from tunery.dialects.configurations.space import ConfigurationSpace
 from tunery.dialects.iree import tools
+from tunery.dialects.iree.convolution import DEFAULT, SPACE, WAY, convolution_keys, is_convolution, workload_of
+from tunery.dialects.iree.convolution import build as build_convolution
 from tunery.dialects.iree.dispatches import DEVICE, Contraction, Dispatch, contraction, dispatches
 from tunery.dialects.iree.flags import TUNED
 from tunery.dialects.iree.nodes import convolutions
@@ -61,13 +65,13 @@ from tunery.domain import (
     merged_tasks,
 )
 
-_BUILD = "2"
+_BUILD = "3"
 """Counts changes of how networks become tasks, or configurations become code."""
 _KIND = "llvm-cpu"
 _DEFAULT = canonical_json({"default": True})
 _REFERENCE = canonical_json({"reference": True})
-_TILES = "tiles"
-"""The name of a configuration in a candidate's body."""
+_TILES, _COMPILED = "tiles", "compiled"
+"""The names of configurations in candidates' bodies: of products, and of convolutions."""
 
 
 class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCompiler):
@@ -132,9 +136,11 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
                      "--mlir-elide-elementsattrs-if-larger=16", "--mlir-print-debuginfo"]  # fmt: skip
             flow = tools.compile_module(source, flags)
             nodes = convolutions(source)
-        tasks = (
+        keys = convolution_keys(Path(network.path))
+        tasks = [Task(workload_of(key), target, calls) for key, calls in keys.items()]
+        tasks += (
             Task(_workload(dispatch), target, dispatch.calls, tunable=dispatch.contraction is not None)
-            for dispatch in dispatches(flow, nodes)
+            for dispatch in dispatches(flow, nodes, keys)
         )
         return list(merged_tasks(tasks))
 
@@ -150,24 +156,25 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
         generic_only_reason: str | None = None,
     ) -> Proposer:
         from tunery.dialects.configurations.search import ConfigurationProposer, ConfigurationSearch
-        from tunery.dialects.iree.configurations import space_of, starts
+        from tunery.dialects.iree.configurations import starts
 
-        product = _product(task)
-        space = space_of(product)
-
-        first = [choices for one in starts(product) if (choices := space.choices(one)) is not None]
-        proposer = ConfigurationProposer(ConfigurationSearch(space, seed, first), space, task, _TILES)
+        space, name = _space(task)
+        if is_convolution(task.workload.program):
+            first = [space.at(number) for number in range(space.size or 0)]
+        else:
+            first = [choices for one in starts(_product(task)) if (choices := space.choices(one)) is not None]
+        proposer = ConfigurationProposer(ConfigurationSearch(space, seed, first), space, task, name)
         proposer.observe(history)
         return proposer
 
     @override
     def identify(self, task: Task, body: str) -> Candidate:
-        configuration = _allowed(_product(task), body)
-        return candidate_of(task, canonical_json({_TILES: configuration}), Origin.SEARCH)
+        _, name = _space(task)
+        return candidate_of(task, canonical_json({name: _allowed(task, body)}), Origin.SEARCH)
 
     @override
     def parameters(self, task: Task, candidate: Candidate) -> Mapping[str, str | float]:
-        return {} if candidate.body in {_DEFAULT, _REFERENCE} else configuration_of(candidate.body, _TILES)
+        return {} if candidate.body in {_DEFAULT, _REFERENCE} else _allowed(task, candidate.body)
 
     @override
     def suggest(
@@ -186,21 +193,18 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
         from tunery.dialects.iree.configurations import tuning_spec
 
-        flags = ["--compile-from=flow", *TUNED[:1], "--mlir-disable-threading"]
-        spec = directory / f"{candidate.key}.mlir"
-        if candidate.body not in {_DEFAULT, _REFERENCE}:
-            product = _product(task)
-            spec.write_text(tuning_spec([(product, _allowed(product, candidate.body))]))
-            flags.append(f"--iree-codegen-tuning-spec-path={spec}")
-        module = task.workload.program.replace(DEVICE, tools.device_line(task.target.config))
-        path = directory / candidate.key
+        path, program, config = directory / candidate.key, task.workload.program, task.target.config
+        is_plain = candidate.body in {_DEFAULT, _REFERENCE}
         try:
-            tools.compile_module(module, flags, path)
+            if is_convolution(program):
+                way = DEFAULT if is_plain else str(_allowed(task, candidate.body)[WAY])
+                build_convolution(program, way, config, path)
+            else:
+                spec = "" if is_plain else tuning_spec([(_product(task), _tiles(task, candidate.body))])
+                _build_dispatch(program.replace(DEVICE, tools.device_line(config)), spec, path)
         except DialectError:
             path.unlink(missing_ok=True)
             raise
-        finally:
-            spec.unlink(missing_ok=True)
         return Built(candidate.key, path, f"{task.key} {digest(path.read_bytes())}")
 
     @override
@@ -241,17 +245,20 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
         tasks = self.extract(network, target)
         products: dict[str, tuple[Contraction, dict[str, int]]] = {}
         coverage: dict[str, str | None] = dict.fromkeys((task.workload.key for task in tasks), None)
+        ways: dict[str, str] = {}
         for task in tasks:  # the heaviest first: a spec has one configuration for equal products
-            candidate = chosen.get(task.workload.key)
+            key = task.workload.key
+            candidate = chosen.get(key)
             if candidate is None:
                 continue
             if candidate.body in {_DEFAULT, _REFERENCE}:
-                coverage[task.workload.key] = candidate.key
-                continue
-            product = _product(task)
-            configuration = _allowed(product, candidate.body)
-            if products.setdefault(product.text, (product, configuration))[1] == configuration:
-                coverage[task.workload.key] = candidate.key
+                coverage[key] = candidate.key
+            elif is_convolution(task.workload.program):
+                ways[key] = str(_allowed(task, candidate.body)[WAY])
+            else:
+                product, configuration = _product(task), _tiles(task, candidate.body)
+                if products.setdefault(product.text, (product, configuration))[1] == configuration:
+                    coverage[key] = candidate.key
         spec = tuning_spec(list(products.values())) if products else ""
         with tempfile.TemporaryDirectory(prefix="tunery-iree-") as scratch:
             source = Path(scratch) / "network.mlir"
@@ -261,6 +268,7 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
         if made.name != TUNED_NAME:
             defaults = {key for key, one in chosen.items() if one.body in {_DEFAULT, _REFERENCE}}
             coverage = {key: found if key in defaults else None for key, found in coverage.items()}
+        coverage |= {key: chosen[key].key for key, way in ways.items() if way == made.name}
         return Compiled(str(output), coverage)
 
     @override
@@ -342,11 +350,34 @@ def _product(task: Task) -> Contraction:
     return found
 
 
-def _allowed(product: Contraction, body: str) -> dict[str, int]:
+def _space(task: Task) -> tuple[ConfigurationSpace, str]:
+    """Return a task's configurations, and their name in a candidate's body."""
     from tunery.dialects.iree.configurations import space_of
 
-    space = space_of(product)
-    choices = space.choices(configuration_of(body, _TILES))
+    return (SPACE, _COMPILED) if is_convolution(task.workload.program) else (space_of(_product(task)), _TILES)
+
+
+def _allowed(task: Task, body: str) -> dict[str, Any]:
+    space, name = _space(task)
+    choices = space.choices(configuration_of(body, name))
     if choices is None:
-        raise DialectError(f"{body[:80]!r} is no configuration of this product")
-    return {name: int(value) for name, value in space.configuration(choices).items()}
+        raise DialectError(f"{body[:80]!r} is no configuration of {task.workload.name}")
+    return space.configuration(choices)
+
+
+def _tiles(task: Task, body: str) -> dict[str, int]:
+    return {name: int(value) for name, value in _allowed(task, body).items()}
+
+
+def _build_dispatch(module: str, spec: str, path: Path) -> None:
+    """Compile a dispatch with a tuning spec, or as IREE does where that is empty."""
+    flags = ["--compile-from=flow", *TUNED[:1], "--mlir-disable-threading"]
+    if not spec:
+        tools.compile_module(module, flags, path)
+        return
+    told = path.with_name(f"{path.name}.mlir")
+    told.write_text(spec)
+    try:
+        tools.compile_module(module, [*flags, f"--iree-codegen-tuning-spec-path={told}"], path)
+    finally:
+        told.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ a rule) is replaced by other numbers: the same operator of two layers is one tas
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -79,12 +79,17 @@ class Dispatch:
     operator: str | None = None
 
 
-def dispatches(flow: str, nodes: Mapping[int, Convolution] = MappingProxyType({})) -> Iterator[Dispatch]:
+def dispatches(
+    flow: str, nodes: Mapping[int, Convolution] = MappingProxyType({}), apart: Iterable[str] = ()
+) -> Iterator[Dispatch]:
     """Yield what a network at the phase `flow` calls, in the order of the first calls; equal ones are not merged.
 
     Left out is what cannot be called by itself: what takes anything else than tensors of static shapes. With locations
-    in `flow`, what was made of a convolution in `nodes` (by line) is known as that.
+    in `flow`, what was made of a convolution in `nodes` (by line) is known as that, and left out if that is one of
+    `apart`, operator keys of convolutions that are tasks of their own.
     """
+    whole = {key.partition("+")[0] for key in apart}
+    own = {line for line, node in nodes.items() if node.operator in whole}
     flow, lines = without_locations(flow)
     # They are named after the model's graph, which may be called anything.
     flow = _SYMBOL.sub(lambda found: "@" + re.sub(r"[^\w$]", "_", found[1].strip('"')), flow)
@@ -96,7 +101,8 @@ def dispatches(flow: str, nodes: Mapping[int, Convolution] = MappingProxyType({}
     for export, [call, *others] in calls.items():
         executable = executables.get(call["executable"])
         made = None if executable is None else _alone(executable.group(0), call)
-        if executable is None or made is None:
+        of = {line for one in (call, *others) for line in lines[flow.count("\n", 0, one.start())] or {0}}
+        if executable is None or made is None or of <= own:
             continue
         module, inputs, outputs = made
         constants = set.intersection(*(_constants(one, fixed) for one in (call, *others)))

@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunery.domain import operator_key
+
 _CONVOLUTION = re.compile(
     r'^%\w+ = torch\.operator "onnx\.Conv"\([^)]*\)(?: \{(?P<attributes>.*)\})? : \((?P<types>.*)\) -> (?P<result>.*)$'
 )
@@ -26,6 +28,14 @@ class Convolution:
     groups: int
     pads: tuple[int, ...]
     strides: tuple[int, ...]
+    dilations: tuple[int, ...] = ()
+
+    @property
+    def operator(self) -> str:
+        """Its operator key, without a bias or anything else behind it."""
+        told = {"strides": self.strides, "pads": self.pads, "dilations": self.dilations, "groups": (self.groups,)}
+        tensors = {"x": (self.image, "float32"), "w": (self.weights, "float32")}
+        return operator_key(f"conv{len(self.image) - 2}d", tensors, {name: one for name, one in told.items() if one})
 
     @property
     def is_of_points(self) -> bool:
@@ -57,7 +67,8 @@ def _convolution(line: str) -> Convolution | None:
     told = {name: tuple(map(int, re.findall(r"-?\d+(?= : si64)", value)))
             for name, value in _ATTRIBUTE.findall(found["attributes"] or "")}  # fmt: skip
     [groups], strides = told.get("group", (1,)), told.get("strides", (1,) * (len(shapes[0]) - 2))
-    return Convolution(shapes[0], shapes[1], shapes[-1], len(shapes) == 4, groups, told.get("pads", ()), strides)
+    return Convolution(shapes[0], shapes[1], shapes[-1], len(shapes) == 4, groups, told.get("pads", ()), strides,
+                       told.get("dilations", ()))  # fmt: skip
 
 
 def without_locations(text: str) -> tuple[str, list[frozenset[int]]]:
