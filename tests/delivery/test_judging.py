@@ -110,9 +110,9 @@ class Machine:
         return [taken * ((self._rng.uniform(2, 5) if label == "tunery" else 1.3) if waits else 1.0)]
 
 
-def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Judged:
+def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> Judged:
     monkeypatch.setattr(judging, "Contestants", machine)
-    network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx")
+    network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
     return asyncio.run(judge(cast("Any", machine), network, "b", Expected([])))
 
 
@@ -149,3 +149,12 @@ def test_on_a_busy_machine_nothing_is_handed_over_without_evidence(
     assert found.busy
     assert not found.slower
     assert not found.wrong
+
+
+def test_on_a_busy_machine_no_second_copy_is_loaded_of_a_network_that_is_ours_in_any_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(1.5, repeat(True))
+    found = judged(machine, monkeypatch, weights="w")
+    assert machine.threads == 2
+    assert found == Judged(0.0, busy=True)
