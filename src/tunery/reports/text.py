@@ -197,12 +197,13 @@ def expected_lines(report: "CompileReport") -> list[str]:
 
 def _busy(report: "CompileReport") -> str:
     """Say that others used the machine, and what decided who runs the network."""
-    known = f"{ratio(report.busy_ratio, 1.0)} as fast as ONNX Runtime" if report.busy_ratio else "not compared"
-    kept = "" if report.no_kernels else ", so it keeps its own kernels"
-    return (
-        f"busy        others used the machine; in one thread's CPU time the file is {known}{kept}: compile again when "
-        "the machine is idle"
+    known = (
+        f"in one thread's CPU time the file is {ratio(report.busy_ratio, 1.0)} as fast as ONNX Runtime"
+        if report.busy_ratio
+        else "the file was not compared with ONNX Runtime"
     )
+    kept = "" if report.no_kernels else ", and keeps its own kernels"
+    return f"busy        others used the machine: {known}{kept}; compile again when the machine is idle"
 
 
 def dialect_lines(report: "CompileReport") -> list[str]:
