@@ -111,3 +111,21 @@ def test_where_nothing_can_be_learned_it_is_about_as_good_as_random() -> None:
         found.append(best)
     random = [min(drawn[one] for one in space.sample(16, np.random.default_rng(seed))) for seed in range(200)]
     assert np.mean(found) < 1.5 * np.mean(random)
+
+
+def test_where_the_fastest_are_level_the_slow_ones_are_left_alone() -> None:
+    space = ConfigurationSpace({"x": tuple(2**i for i in range(8)), "y": tuple(range(1, 9)), "kind": ("a", "b")}, [])
+    noise = np.random.default_rng(0).uniform(1, 1.05, (8, 8, 2))
+
+    def is_slow(one: Choices) -> bool:
+        return one[1] < 2 or (one[2] == 1 and one[0] < 6)
+
+    whole = [space.at(i) for i in range(space.size or 0)]
+    slow = 0
+    for seed in range(4):
+        search = ConfigurationSearch(space, seed)
+        for number in range(50):
+            [one] = search.ask(1)
+            search.tell(one, float(noise[one]) * (3 if is_slow(one) else 1))
+            slow += number >= 10 and is_slow(one)
+    assert slow / (4 * 40) < 0.5 * sum(map(is_slow, whole)) / len(whole)

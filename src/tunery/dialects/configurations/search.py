@@ -32,8 +32,8 @@ _LEADERS = 3
 _TRIED, _FACTOR, _ALL_FACTOR, _DOUBT = 5, 2.0, 1.6, 0.75
 """Of how many parameters the length is tried anew at a time, by which factor; the deviation of its logarithm."""
 _MOST_LEARNED = 320
-_SLOW, _FAILED_BELOW = 0.4, 0.5
-"""Which share of what was timed counts as equally slow, and by how much more a failure does."""
+_SLOW, _SLOW_SHARE, _FAILED_BELOW = 0.4, 0.2, 0.5
+"""Which share of what was timed is slow, how much of its differences counts, and how far below it a failure is."""
 _NOISE, _NOISE_ABANDONED = 1e-3, 4e-2
 _WIDE = 4.0
 
@@ -218,7 +218,7 @@ class ConfigurationSearch:
     def _learned(self) -> list[tuple[Choices, float, bool]]:
         """Return what the process learns from, the speed as a logarithm: of many, the fastest and the latest.
 
-        What is slower than many counts as equally slow, and so does what failed: precision is of no use there.
+        Of what is slower than many, differences count less: they would hide those among the fastest.
         """
         told = list(self._told.items())
         if len(told) > _MOST_LEARNED:
@@ -227,10 +227,15 @@ class ConfigurationSearch:
             told = fastest + told[-half:]
         speeds = [-math.log(latency_s) for _, (latency_s, _) in self._told.items() if latency_s is not None]
         floor = float(np.quantile(speeds, _SLOW))
-        return [
-            (one, floor - _FAILED_BELOW if latency_s is None else max(floor, -math.log(latency_s)), complete)
-            for one, (latency_s, complete) in told
-        ]
+        failed = floor - max(_FAILED_BELOW, _SLOW_SHARE * (floor - min(speeds)))
+
+        def target(latency_s: float | None) -> float:
+            if latency_s is None:
+                return failed
+            speed = -math.log(latency_s)
+            return max(speed, floor + _SLOW_SHARE * (speed - floor))
+
+        return [(one, target(latency_s), complete) for one, (latency_s, complete) in told]
 
 
 class ConfigurationProposer(Proposer):
