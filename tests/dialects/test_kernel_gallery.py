@@ -18,6 +18,7 @@ pytestmark = pytest.mark.jobs
 
 GALLERY = Path(__file__).parents[2] / "examples" / "kernels"
 NAMES = ("conv2d", "matmul", "nbody", "reduction", "stencil", "transpose")
+IN_BRIEF = ("matmul", "reduction")
 IN_CUDA = ("matmul_cuda", "matmul_half_cuda", "transpose_cuda")
 NO_GCC = "" if shutil.which("gcc") else "needs gcc"
 
@@ -45,7 +46,9 @@ def test_an_example_in_c_computes_what_its_reference_computes(name: str, tmp_pat
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("needs_opencl")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [*IN_BRIEF, *(pytest.param(one, marks=pytest.mark.slow) for one in NAMES if one not in IN_BRIEF)]
+)
 def test_an_example_in_opencl_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
     check_example(GALLERY / "opencl" / f"{name}.toml", tmp_path)
 

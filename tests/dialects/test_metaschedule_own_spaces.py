@@ -58,6 +58,7 @@ CASES = {
     **dict.fromkeys(("padded", "strided", "five", "uneven", "odd", "bare"), depthwise.NAME),
     **dict.fromkeys(("mean", "maximum"), place_sums.NAME),
 }
+LIKE_OTHERS = ("five", "bare")
 
 
 def task_of(dialect: Dialect, network: Network, target: Target, name: str) -> Task:
@@ -65,7 +66,10 @@ def task_of(dialect: Dialect, network: Network, target: Target, name: str) -> Ta
     return found
 
 
-@pytest.mark.parametrize(("case", "name"), CASES.items())
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [pytest.param(*one, marks=[pytest.mark.slow] if one[0] in LIKE_OTHERS else []) for one in CASES.items()],
+)
 def test_what_its_designs_compute_is_what_the_network_computes(
     case: str, name: str, dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:

@@ -55,7 +55,11 @@ def heavy(dialect: Dialect, network: Network, target: Target) -> Task:
     return max(dialect.extract(network, target), key=lambda task: task.workload.flop)
 
 
-@pytest.mark.parametrize("case", ["plain", "strided", "residual", "copied", "product", "rows", "both", "activations"])
+@pytest.mark.parametrize(
+    "case",
+    ["plain", "strided", "residual", "product", "both", "activations",
+     *(pytest.param(one, marks=pytest.mark.slow) for one in ("copied", "rows"))],
+)  # fmt: skip
 def test_a_network_of_wider_products_computes_the_same(
     case: str, dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:

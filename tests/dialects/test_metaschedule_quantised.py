@@ -20,6 +20,7 @@ from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
 
 pytestmark = pytest.mark.tvm
+SLOW = pytest.mark.slow  # each of two properties is in a case that is not
 
 
 class Net:
@@ -83,8 +84,10 @@ def _image(*shape: int) -> Array:
     return np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("scales", [1, 40])
+@pytest.mark.parametrize(
+    ("signed", "scales"),
+    [(False, 40), (True, 1), pytest.param(False, 1, marks=SLOW), pytest.param(True, 40, marks=SLOW)],
+)
 def test_dense_layers_are_exact(tmp_path: Path, signed: bool, scales: int) -> None:
     net = Net((7, 50), signed=signed)
     zero = 3 if signed else 131
@@ -97,8 +100,14 @@ def test_dense_layers_are_exact(tmp_path: Path, signed: bool, scales: int) -> No
     np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize(("pads", "stride"), [((1, 1, 1, 1), 1), ((0, 1, 2, 0), 2), ((0, 0, 0, 0), 1)])
+@pytest.mark.parametrize(
+    ("pads", "stride", "signed"),
+    [
+        ((1, 1, 1, 1), 1, False), ((0, 1, 2, 0), 2, True), ((0, 0, 0, 0), 1, False),
+        pytest.param((1, 1, 1, 1), 1, True, marks=SLOW), pytest.param((0, 1, 2, 0), 2, False, marks=SLOW),
+        pytest.param((0, 0, 0, 0), 1, True, marks=SLOW),
+    ],
+)  # fmt: skip
 def test_convolutions_are_exact_and_padded_with_their_zero_point(
     tmp_path: Path, signed: bool, pads: tuple[int, ...], stride: int
 ) -> None:
@@ -115,8 +124,10 @@ def test_convolutions_are_exact_and_padded_with_their_zero_point(
     assert np.mean(ours == theirs) > 0.98
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("group", [4, 20])
+@pytest.mark.parametrize(
+    ("group", "signed"),
+    [(4, True), (20, False), pytest.param(4, False, marks=SLOW), pytest.param(20, True, marks=SLOW)],
+)
 def test_grouped_convolutions_are_in_integers_and_exact(tmp_path: Path, group: int, signed: bool) -> None:
     net = Net((1, 20, 9, 10), signed=signed)
     zero = -20 if signed else 117
@@ -142,7 +153,7 @@ def test_layers_that_differ_by_their_scales_are_one_task(tmp_path: Path) -> None
     assert sorted(task.weight for task in tasks if task.workload.kind == "matmul") == [1, 2]  # the last is dequantised
 
 
-@pytest.mark.parametrize("shape", [(23, 50), (1, 70), (1, 3, 14, 14), (1, 20, 9, 9)])
+@pytest.mark.parametrize("shape", [(23, 50), (1, 70), (1, 3, 14, 14), pytest.param((1, 20, 9, 9), marks=SLOW)])
 def test_what_the_designs_of_dot_products_compute_is_exact(shape: tuple[int, ...], tmp_path: Path) -> None:
     dialect = MetaScheduleDialect()
     target = dialect.resolve_target("native", 1)

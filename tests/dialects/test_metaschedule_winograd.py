@@ -74,7 +74,13 @@ def test_of_convolutions_that_it_is_not_meant_for_nothing_is_said(
     assert not {name_of(tile) for tile in TILES} & {*found.found, *found.left_out}
 
 
-@pytest.mark.parametrize("options", [{"batch": 2, "size": 9, "residual": True}, {"padding": 0, "activation": "silu"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch": 2, "size": 9, "residual": True},
+        pytest.param({"padding": 0, "activation": "silu"}, marks=pytest.mark.slow),
+    ],
+)
 def test_every_variant_is_right_and_says_how_it_was_judged(
     dialect: Dialect, target: Target, tmp_path: Path, options: dict[str, object]
 ) -> None:
