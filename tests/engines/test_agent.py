@@ -299,6 +299,7 @@ def test_a_second_answer_is_none(tmp_path: Path) -> None:
         assert engine.generation(worker) == 1
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -325,6 +326,7 @@ def test_an_answer_that_cannot_be_costs_what_is_in_flight(wrong: str, tmp_path: 
         assert 0 <= engine.control.cpu_s(worker) < PATIENCE_S
 
 
+@pytest.mark.jobs
 def test_an_answer_that_never_comes_costs_its_call(tmp_path: Path) -> None:
     swallows = (
         "once = _protocol.FrameWriter.send\n"

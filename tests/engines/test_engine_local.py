@@ -190,6 +190,7 @@ def test_a_deaf_worker_is_ended_at_its_deadline(engine: LocalEngine) -> None:
     assert ask(engine, deaf, "count") == 1
 
 
+@pytest.mark.jobs
 def test_a_zygote_that_was_stopped_is_replaced() -> None:
     with LocalEngine(startup_s=20.0) as engine:
         first = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
@@ -292,6 +293,7 @@ def test_workers_of_another_python_import_what_is_installed_there(engine: LocalE
     assert not ask(engine, engine.start(ROGUE), "imports", "only_there")
 
 
+@pytest.mark.jobs
 def test_cpu_seconds_count_children_and_the_killed(engine: LocalEngine) -> None:
     worker = engine.start(ROGUE)
     ask(engine, worker, "burn_in_child", 0.3)

@@ -51,6 +51,7 @@ def test_the_time_zone_of_the_machine_changes_nothing(tmp_path: Path, zone: str)
     expect_done(run(tmp_path, "jobs", "list", env={"TZ": zone}))
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("mask", [0o777, *(pytest.param(one, marks=hostile) for one in (0o000, 0o077))])
 def test_any_umask(tmp_path: Path, mask: int) -> None:
     done = tune(tmp_path, "-o", "net.tunery", change=lambda: os.umask(mask))
@@ -63,6 +64,7 @@ def test_any_umask(tmp_path: Path, mask: int) -> None:
             assert not stat.S_IMODE(cache.stat().st_mode) & 0o022, "others could put object files there"
 
 
+@pytest.mark.jobs
 def test_links_in_the_place_of_every_directory_and_file(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (tmp_path / "real").mkdir()
@@ -198,6 +200,7 @@ def test_a_hard_limit_on_open_files(tmp_path: Path, most: int) -> None:
         expect_refused(done)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(("kind", "most"), [(resource.RLIMIT_FSIZE, 0), *(pytest.param(*one, marks=hostile) for one in (
     (resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_AS, 200 << 20), (resource.RLIMIT_FSIZE, 1 << 16),
     (resource.RLIMIT_CPU, 1), (resource.RLIMIT_STACK, 1 << 16),

@@ -67,6 +67,7 @@ def test_claims_are_of_one_task_under_the_same_conditions(url: str) -> None:
         assert other.claims.take(task("dense").key, HERE, ["a"], second) == {"a"}
 
 
+@pytest.mark.jobs
 def test_more_claims_than_a_query_takes_values(store: Store) -> None:
     first = job(store)
     keys = [f"c{number}" for number in range(70_000)]

@@ -138,7 +138,7 @@ class Job:
         self._running.close()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2), st.sampled_from([0.0, 1.0, 7.5])), max_size=25))
 def test_the_jobs_together_pay_the_machine_once_and_the_electricity(steps: list[tuple[int, int, float]]) -> None:
     machine, jobs, used_s = Machine(), dict[int, Job](), 0.0
