@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 from cli_tools import Run, run_in_process
+from inline_engine import run_workers_here
 
 BUDGET = "30trials"
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_workers: None) -> Run:
     monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "store.db"))
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -23,12 +24,13 @@ def first_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def tuned_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds one finished job of fake:demo."""
     directory = tmp_path_factory.mktemp("tuned")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNERY_CACHE", str(directory / "cache"))
+        run_workers_here(patch)
         args = ("tune", "fake:demo", "--dialect", "fake", "--budget", BUDGET, "--store", str(directory / "store.db"))
         assert run_in_process(*args).code == 0
     return directory / "store.db"

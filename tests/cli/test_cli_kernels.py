@@ -12,7 +12,10 @@ from cli_tools import Run
 import tunery
 from tunery.dialects.kernels.kernel_tuner import read_results
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc"),
+    pytest.mark.usefixtures("worker_processes"),  # what an author writes may crash
+]
 
 FILE = """
 function = "double_all"

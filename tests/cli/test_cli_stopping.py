@@ -138,6 +138,7 @@ def test_ctrl_c_in_a_script_leaves_a_job_that_goes_on_and_no_worker(tmp_path: Pa
     expect_all_measured_once(tmp_path, stopped.job_id)
 
 
+@pytest.mark.slow  # the same command goes on above; what an id goes on with is told in service/test_resuming.py
 def test_a_stopped_job_is_resumed_by_its_id(tmp_path: Path) -> None:
     with start(tmp_path) as process:
         wait_until(lambda: len(raced(tmp_path)) >= 5)

@@ -240,7 +240,7 @@ def quick_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.jobs
 @pytest.mark.usefixtures("quick_place")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(COMMANDS, MODELS | TEXT, ARGUMENTS)
 def test_no_arguments_ever_show_a_traceback(command: str, model: str, more: list[str]) -> None:
     args = [*command.split(), model, *more]

@@ -7,6 +7,7 @@ SMALL = ("mlp-mnist", "ds-cnn", "bert-tiny", "espcn-x3")
 
 
 @pytest.mark.tvm
+@pytest.mark.usefixtures("worker_processes")  # the compiler's threads print after the command's end
 def test_networks_of_several_kinds_are_extracted_and_kept(run: Run) -> None:
     args = ("zoo", "extract", *SMALL, "--batch", "1,2", "--threads", "1", "--json")
     found = run(*args).data

@@ -11,6 +11,7 @@ from cli_tools import Run
 
 from tunery._settings import hosts_file
 
+pytestmark = pytest.mark.usefixtures("worker_processes")
 AGENT = f"{shlex.quote(sys.executable)} -m tunery agent --stdio"
 BENT = """
 import sys, time
