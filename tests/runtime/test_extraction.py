@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_what_other_code_extracted_is_not_taken(tmp_path: Path) -> None:
     """As of a version of the dialect before, whose compiler had the same name."""
     model = "fake:a?tasks=3"
     first = extract_many(request_in(tmp_path, ""), [model])
-    with sqlite3.connect(tmp_path / "store.db") as store:
+    with closing(sqlite3.connect(tmp_path / "store.db")) as store, store:
         store.execute("UPDATE extractions SET compiler = ?", [first.compiler])
     again, last = (extract_many(request_in(tmp_path, ""), [model]) for _ in range(2))
     assert [found.models[0].cached for found in (first, again, last)] == [False, False, True]
