@@ -33,6 +33,7 @@ STEP = [1, 2, 4]
 SOURCE = "void double_all(const float *x, float *y) { for (int i = 0; i < 64; i++) y[i] = 2 * x[i] + 0 * STEP; }"
 
 
+@pytest.mark.jobs
 def test_its_ending_says_which_dialect_takes_it(run: Run, tmp_path: Path) -> None:
     (tmp_path / "double.c").write_text(SOURCE)
     (tmp_path / "double.toml").write_text(FILE)
@@ -48,6 +49,7 @@ REFERENCE = '[reference]\nnumpy = "2 * x"\n'
 RIGHT = "2 * x[i] + 0 * STEP"
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("body", ["2 * x[i] + STEP", "2 * x[i + 100000000]"])
 def test_a_default_that_is_wrong_or_crashes_is_not_delivered(run: Run, tmp_path: Path, body: str) -> None:
     (tmp_path / "double.c").write_text(SOURCE.replace(RIGHT, body))

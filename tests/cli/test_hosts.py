@@ -42,6 +42,7 @@ def test_a_host_is_kept_until_it_is_removed(run: Run) -> None:
     assert "amd" not in run("hosts", "list").out
 
 
+@pytest.mark.jobs
 def test_hosts_that_are_added_at_once_are_all_kept(run: Run) -> None:
     names = [f"h{number}" for number in range(6)]
     adding = [

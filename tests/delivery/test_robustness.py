@@ -262,6 +262,7 @@ print(network.threads, tunery.load_compiled(sys.argv[1], 2).threads)
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 def test_threads_are_those_asked_for_then_the_environments_then_the_files(file: Path) -> None:
     assert ran(THREADS, file, OMP_NUM_THREADS="1").split() == ["1", "2"]

@@ -386,6 +386,7 @@ def test_the_texts_beside_a_file_never_replace_an_authors_source(tmp_path: Path)
     assert (tmp_path / "product.c").read_text() == PRODUCT
 
 
+@pytest.mark.jobs
 def test_a_kernel_built_for_fast_mathematics_leaves_the_processs_rounding_alone(tmp_path: Path) -> None:
     """Linked by gcc with -ffast-math, a library turns the smallest numbers into zeros wherever it is loaded."""
     file = FAULTY_FILE.replace('source = "square.c"\n', 'source = "square.c"\nflags = ["-ffast-math"]\n')

@@ -123,6 +123,7 @@ def check_full_disk(url: str, process: "subprocess.Popen[str]", expected: str) -
         assert keys(store) == acknowledged
 
 
+@pytest.mark.jobs
 def test_a_file_that_may_not_grow_is_a_clear_error(tmp_path: Path) -> None:
     url, most = str(tmp_path / "store.db"), 800_000
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # noqa: E731
@@ -143,6 +144,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.jobs
 def test_a_full_disk_is_a_clear_error_and_resumes_after_making_room(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * 100_000)

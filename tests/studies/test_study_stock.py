@@ -118,6 +118,7 @@ def test_a_contestant_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
         watch(["-c", "import time\nprint('began', flush=True)\ntime.sleep(200)"], tmp_path / "log", limit_s=1.0)
 
 
+@pytest.mark.jobs
 def test_a_contestant_ends_with_its_watcher(tmp_path: Path) -> None:
     code = "import sys, time\nfrom studies._children import end_with_parent\nend_with_parent()\n"
     inner = code + f"open({str(tmp_path / 'up')!r}, 'w').close()\ntime.sleep(200)"
