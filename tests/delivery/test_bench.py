@@ -360,3 +360,21 @@ def test_random_outputs_are_compared_by_shape_alone() -> None:
     assert checked_error("n", _outputs(_GOOD), unknown) == 0.0
     with pytest.raises(WorkError):
         checked_error("n", _outputs(_GOOD[:1]), unknown)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_products_of_4_bit_weights_round_their_data_where_they_quantise_it(tmp_path: Path, level: int) -> None:
+    blobs, x = DirectoryBlobs(tmp_path / "blobs"), TensorSpec("x", (3, 64), "float32")
+    rng = np.random.default_rng(3)
+    constants = [
+        numpy_helper.from_array(rng.integers(0, 256, (32, 2, 16), np.uint8), "w"),
+        numpy_helper.from_array(rng.uniform(0.01, 0.02, 64).astype(np.float32), "s"),
+    ]
+    kind = {"K": 64, "N": 32, "bits": 4, "block_size": 32, "accuracy_level": level}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **kind)
+    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in (("x", x.shape), ("y", (3, 32))))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", [given], [made], constants)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "n")
+    [rounding] = OnnxRuntimeContestant(blobs.put(tmp_path / "n"), 1, [x], 17, blobs).rounding()
+    assert rounding > 1e-4 if level else rounding < 1e-5
