@@ -1,4 +1,5 @@
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ CONV = task()
 
 
 @pytest.fixture(scope="module")
-def one_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return open_store(str(tmp_path_factory.mktemp("records") / "store.db"))
+def one_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with open_store(str(tmp_path_factory.mktemp("records") / "store.db")) as store:
+        yield store
 
 
 @given(stored=records_of(CONV))
