@@ -138,6 +138,10 @@ class Device(ABC):
     def describe(self) -> DeviceDescription:
         """Return what of the device makes two timings comparable: the same each time, also after a restart."""
 
+    def look(self) -> DeviceDescription:
+        """Describe it without taking anything of it, so that who works on it now is not disturbed."""
+        return self.describe()
+
     @abstractmethod
     def pin(self) -> None:
         """Keep this process to its slot; called before a compiler's runtime is loaded."""

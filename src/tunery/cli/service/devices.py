@@ -1,5 +1,6 @@
 """`tunery devices`: what can run kernels here, and how many measurements it bears at once."""
 
+import platform
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ def list_(
     store: options.StoreUrl = "",
     server: Server = "",
     json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    verbose: options.Verbose = False,
 ) -> None:
     """List this machine's devices, with their fingerprint, their records, and what calibration found.
 
@@ -33,11 +34,13 @@ def list_(
     if url := server_of(server, store):
         _list_there(url, as_json=json)
         return
+    from tunery._extras import pip_install
     from tunery.devices.here import devices_here
+    from tunery.reports.format import printable
     from tunery.store import open_store
 
     with open_store(store, create=False, keep=False) as opened:
-        found = devices_here()
+        found, unusable = devices_here()
         known = dict(opened.stats().devices)
         measured = {one.fingerprint: one for one in reversed(opened.devices.find())}
         calibrations = [opened.calibrations(device.fingerprint) for device in found]
@@ -54,14 +57,17 @@ def list_(
         for device, made in zip(found, calibrations, strict=True)
     ]
     if json:
-        emit({"devices": here, "elsewhere": known})
+        emit({"devices": here, "unusable": unusable, "elsewhere": known})
         return
     for device, made in zip(here, calibrations, strict=True):
         _print({**device, "cores": len(device["cores"])}, made)
+    for kind, why in unusable.items():
+        if verbose or pip_install(kind) not in why:  # of what is not installed few want to hear
+            say(printable(f"{kind}  cannot be used: {why}", lines=False))
     for fingerprint, count in known.items():
         one = measured.get(fingerprint)
         name, host = (str(one.facts.get("name", "")), one.host) if one else ("", "")
-        say(_elsewhere(fingerprint, name, count, host))
+        say(_elsewhere(fingerprint, name, count, "" if host == platform.node() else host))
 
 
 def _elsewhere(fingerprint: str, name: str, count: int, host: str = "") -> str:

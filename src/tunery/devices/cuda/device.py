@@ -56,11 +56,16 @@ class CudaDevice(CpuDevice):
 
     @override
     def describe(self) -> DeviceDescription:
+        if self._present:
+            connect()  # takes addresses, which a worker may have no room for later
+        return self.look()
+
+    @override
+    def look(self) -> DeviceDescription:
         try:
             gpu = find()
         except DialectError as error:
             return DeviceDescription(self.kind, NO_GPU, self.cores, {"reason": str(error)})
-        connect()  # takes addresses, which a worker may have no room for later
         facts = {
             "compute_capability": gpu.arch.removeprefix("sm_"),
             "driver": gpu.driver,

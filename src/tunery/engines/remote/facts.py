@@ -47,7 +47,7 @@ def host_checks(*, measuring: bool = False) -> Iterator[Check]:
     """
     yield cache_check()
     yield _sandbox_check()
-    yield Check("devices", CheckState.OK, ", ".join(f"{device.kind} {device.name}" for device in devices_here()))
+    yield Check("devices", CheckState.OK, ", ".join(f"{device.kind} {device.name}" for device in devices_here()[0]))
     for name in installed_dialects():
         try:
             dialect = get_dialect(name)
