@@ -15,7 +15,7 @@ from tunery._settings import cache_directory
 from tunery.domain import DEFAULT_KIND, JobStatus, TaskState
 from tunery.domain.request import DEFAULT_DIALECT, Progress
 from tunery.reports.data import plain, sums, task_data
-from tunery.service.kinds import KINDS
+from tunery.service.kinds import KINDS, resumable
 from tunery.store import StoredAccount, StoredToken
 
 DIGEST = r"^sha256:[0-9a-f]{64}$"
@@ -146,6 +146,7 @@ class JobOut(BaseModel):
 
     `before_s` and `after_s` are sums of latencies over the tasks that were reached: untuned, and as it stands.
     `problem` is the type that a problem document of the error has that ended it, "" where none has.
+    A `resumable` job goes on where it ended, and its `tasks` are its result.
     """
 
     id: str
@@ -167,6 +168,7 @@ class JobOut(BaseModel):
     after_s: float | None
     progress: dict[str, Any] | None
     answer: dict[str, Any] | None
+    resumable: bool
 
 
 class JobPage(BaseModel):
@@ -324,6 +326,7 @@ def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any]
         after_s=plain(after_s),
         progress=plain(progress) if progress else None,
         answer=answer,
+        resumable=resumable(status.kind),
     )
 
 

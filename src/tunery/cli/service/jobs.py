@@ -91,12 +91,9 @@ def show(
     from tunery.reports.format import as_text, duration, printable
     from tunery.reports.job import host_seconds
     from tunery.reports.text import best_host_lines, cost_lines, filter_lines, tasks_table
-    from tunery.service.kinds import resumable
 
     status, answer, events = _one(job, store, socket, server)
     hosts = host_seconds(events)
-    if resumable(status.kind):
-        answer = None  # its report is in the status
     if json:
         more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
         tasks = [task_data(task) for task in status.tasks]
@@ -119,19 +116,25 @@ def show(
 def _one(
     job_id: str, store: str, socket: str, server: str
 ) -> "tuple[JobStatus, dict[str, Any] | None, list[dict[str, Any]]]":
-    """Return how a job stands, what it has answered, and what has happened to it."""
+    """Return how a job stands, what it has answered, and what has happened to it.
+
+    A resumable job has no answer here: its report is in its status.
+    """
     if service := service_or_none(server, socket, store):
+        from tunery.domain import DEFAULT_KIND
         from tunery.web.client import status_of
 
         with service:
             found = service.job(job_id)
-            return status_of(found), found["answer"], list(service.log(job_id))
-    from tunery.service.kinds import answer_of
+            answers = not found.get("resumable", found["kind"] == DEFAULT_KIND)  # an earlier version does not say
+            return status_of(found), found["answer"] if answers else None, list(service.log(job_id))
+    from tunery.service.kinds import answer_of, resumable
     from tunery.store import open_store
 
     with open_store(store, create=False, keep=False) as opened:
         status = opened.job(job_id)
-        return status, answer_of(opened, status), _stored_events(opened, job_id)
+        answer = None if resumable(status.kind) else answer_of(opened, status)
+        return status, answer, _stored_events(opened, job_id)
 
 
 @app.command("log", epilog="Example: tunery jobs log 3f2a9c01b7de")

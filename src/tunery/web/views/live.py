@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from tunery.domain import JobStatus
 from tunery.reports.data import plain, sums
 from tunery.reports.job import MOST_FAILURES, STAGES, JobView, failure_data, failure_text, view_of
+from tunery.service.kinds import resumable
 from tunery.service.workplace import stages_event
 from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model, without_places
@@ -136,7 +137,8 @@ def job_row(status: JobStatus, files: Path) -> dict[str, Any]:
     request = status.request
     before_s, after_s = sums(status.tasks)
     return {
-        "id": status.job_id, "kind": status.kind, "account": str(request.get("queue_owner", "")),
+        "id": status.job_id, "kind": status.kind, "resumable": resumable(status.kind),
+        "account": str(request.get("queue_owner", "")),
         "network": str(request.get("name", "")), "model": shown_model(str(request.get("model", ""))),
         "target": str(request.get("target", "")), "threads": request.get("threads"), "dialect": request.get("dialect"),
         "state": status.state.value, "message": status.message, "has_file": has_file(status, files),

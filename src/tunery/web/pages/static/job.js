@@ -131,7 +131,7 @@ export async function open(main, { account, id }) {
       found.push(action("Download", () => download(`/v1/jobs/${id}/file`, `${safe(job.network || "network")}.tunery`), "primary"));
     }
     if (!mayAct) return found;
-    if (job.state === "done" && job.after_s !== null && !job.has_file) {
+    if (job.state === "done" && job.resumable && !job.has_file) {
       found.push(action("Compile", async () => { location.hash = `#/jobs/${(await post(`/v1/jobs/${id}:compile`)).id}`; }, "primary"));
     }
     if (WORK.includes(job.state)) found.push(action("Pause", () => act("pause")));
