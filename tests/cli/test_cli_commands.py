@@ -84,6 +84,20 @@ def test_extract(run: Run) -> None:
     assert "4 tasks, 3 of them tunable" in run("extract", "fake:demo?frozen=1", *FAKE).out
 
 
+def test_an_answer_of_an_older_service_that_lacks_what_is_shown_is_said_to_be_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = {"name": "t", "workload": "w", "weight": 1, "tunable": True, "task": "abc", "kind": "dense", "flop": None}
+    answer = {"network": "n", "target": "native", "tasks": [task], "elsewhere": {}, "batch_of_one": [], "bindings": 1}
+    monkeypatch.setattr("tunery.cli.extract.answered", lambda *_, **__: answer)
+    there = ("extract", "fake:demo", *FAKE, "--server", "http://127.0.0.1:9")
+    assert "1 tasks, 1 of them tunable" in run(*there).out
+    del task["flop"]
+    refused = run(*there)
+    assert refused.code == 2
+    assert "older version" in refused.err
+
+
 def test_compile_says_what_covers_each_task(tuned: Run, tmp_path: Path) -> None:
     data = tuned("compile", "fake:demo", *FAKE, "-o", "demo.tunery", "--json").data
     assert {entry["rung"] for entry in data["coverage"].values()} == {"exact"}

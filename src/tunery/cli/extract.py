@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
 from tunery.cli.console.remote import Server, answered, server_of
@@ -40,8 +41,13 @@ def extract(
     if json:
         emit(found[0] if len(found) == 1 else {"networks": found})
     else:
-        for one in found:
-            _print(one)
+        try:
+            for one in found:
+                _print(one)
+        except KeyError:
+            if not url:
+                raise
+            raise UsageError(f"the service at {url} cannot do that: it is of an older version of tunery") from None
 
 
 def _print(found: Mapping[str, Any]) -> None:
@@ -51,8 +57,11 @@ def _print(found: Mapping[str, Any]) -> None:
 
     table, tasks = new_table("task", "key", "kind", "#calls", "#Mflop", "tunable", "workload"), found["tasks"]
     for task in tasks:
-        table.add_row(task["name"], short(task["task"]), task["kind"], str(task["weight"]), f"{task['flop'] / 1e6:.1f}",
-                      "yes" if task["tunable"] else "no", task["workload"])  # fmt: skip
+        flop = task["flop"]  # null: more than a number holds
+        table.add_row(
+            task["name"], short(task["task"]), task["kind"], str(task["weight"]),
+            "-" if flop is None else f"{flop / 1e6:.1f}", "yes" if task["tunable"] else "no", task["workload"],
+        )  # fmt: skip
     tunable = sum(task["tunable"] for task in tasks)
     several = f" for {found['bindings']} bindings of its shapes" if found["bindings"] > 1 else ""
     say(f"{found['network']} on {found['target']}: {len(tasks)} tasks{several}, {tunable} of them tunable")

@@ -132,7 +132,7 @@ def run(
     from tunery.service.session import Session
 
     if output is not None:
-        request = replace(request, options={"output": str(output.absolute()), "force": force})
+        request = replace(request, options={**request.options, "output": str(output.absolute()), "force": force})
     hosts = say_hosts()
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
