@@ -22,8 +22,6 @@ from tunery.service.manager import JobManager
 from tunery.service.session import Session
 from tunery.store import Store, open_store
 
-pytestmark = pytest.mark.usefixtures("inline_workers")
-
 
 def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
@@ -36,6 +34,7 @@ def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
     with Session(str(tmp_path / "store.db")) as session:
         tuned = session.tune(request)
         started = children() - before
+        assert started
         assert session.extract(request).tasks == tuned.tasks
         assert {choice.task_key for choice in session.query(request).choices} == {task.key for task in tuned.tasks}
         report, _ = session.compile(request, tmp_path / "demo.tunery")
@@ -45,6 +44,7 @@ def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.jobs
+@pytest.mark.usefixtures("inline_workers")
 def test_a_job_delivers_what_it_tuned_and_pays_for_it_and_goes_on_wherever_its_file_is(tmp_path: Path) -> None:
     request = Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=Budget.parse("8trials"))
     stop = threading.Event()
@@ -65,6 +65,7 @@ def test_a_job_delivers_what_it_tuned_and_pays_for_it_and_goes_on_wherever_its_f
 
 
 @pytest.mark.jobs
+@pytest.mark.usefixtures("inline_workers")
 def test_a_job_that_goes_on_without_a_file_forgets_that_of_its_earlier_run(tmp_path: Path) -> None:
     request = Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=Budget.parse("8trials"))
     stop = threading.Event()
