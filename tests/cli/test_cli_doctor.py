@@ -18,6 +18,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tvm
+@pytest.mark.usefixtures("worker_processes")  # the importer changes settings of its whole process
 def test_this_machine_passes(run: Run) -> None:
     answer = run("doctor", "--json")
     assert answer.code == 0

@@ -158,6 +158,7 @@ def test_a_job_names_the_equal_machine_that_measured_its_best(there: Path, tmp_p
 
 
 @pytest.mark.tvm
+@pytest.mark.usefixtures("worker_processes")  # the importer changes settings of its whole process
 @pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [{"device": OTHER}, {"compiler": "apache-tvm of yesterday"}], ids=str)
 def test_real_kernels_are_verified_and_timed_where_they_are_taken_over(

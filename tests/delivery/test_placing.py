@@ -7,14 +7,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from inline_engine import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 
 import tunery
 from tunery.domain.request import Request
 from tunery.runtime.services import Importer
 from tunery.service.session import Session
-
-pytestmark = pytest.mark.usefixtures("inline_workers")
 
 FLOAT = TensorProto.FLOAT
 
@@ -48,6 +47,7 @@ def test_an_operator_that_differs_runs_in_onnx_runtime_and_all_others_do_not(
 ) -> None:
     let_win("tunery")
     if not alone:  # as where it is right alone, and wrong beside others
+        run_workers_here(monkeypatch)
         monkeypatch.setattr(Importer, "differing", lambda *_: {})
     model = network_with_nan(tmp_path)
     request = Request(model, threads=1, store=str(tmp_path / "s.db"))

@@ -29,7 +29,7 @@ from tunery.domain.request import FillPolicy, Request
 from tunery.models import prepare
 from tunery.service.session import bench, compile_model, extract
 
-pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("inline_workers")]
+pytestmark = pytest.mark.tvm
 
 LESSER = '{"kind": "llvm", "mcpu": "x86-64"}'
 WEIGHTS = (np.random.default_rng(0).standard_normal((192, 160)) * 0.1).astype(np.float32)
