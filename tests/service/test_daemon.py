@@ -89,7 +89,7 @@ def test_killed_and_started_again_it_goes_on_with_every_job(tmp_path: Path) -> N
     assert not second.path.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_clean_stop_leaves_the_queue_and_no_process(tmp_path: Path, number: int) -> None:
     daemon = Daemon(tmp_path)
     job = daemon.client.submit(request(LONG, 4000), ShareRequest()).job_id
