@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from random import Random
 from statistics import median
 from types import SimpleNamespace
@@ -64,12 +64,12 @@ class Machine:
     """A machine that others use in some turns: with two threads they slow down our kernels more than ONNX Runtime.
 
     CPU time of one thread is what it always is; `ours` is that of our kernels, ONNX Runtime's is 1, and both take half
-    of it with two threads. With one thread only it `fails` to run them.
+    of it with two threads. With one thread only it `fails` to "start" or to "run" them. `turns` counts those taken.
     """
 
-    def __init__(self, ours: float, busy: Iterable[bool], *, fails: bool = False) -> None:
+    def __init__(self, ours: float, busy: Iterable[bool], fails: str = "") -> None:
         self._ours, self._busy, self._fails = ours, iter(busy), fails
-        self._now, self._rng, self._asked = False, Random(7), 0
+        self._now, self._rng, self._asked, self.turns = False, Random(7), 0, 0
         self.threads, self.foreign, self.spec = 2, self, SimpleNamespace(device="cpu")
         self.host_facts = None
 
@@ -88,6 +88,8 @@ class Machine:
         return self._now
 
     def start(self, *_: object, threads: int = 2) -> "Machine":
+        if self._fails == "start" and threads == 1:
+            raise CrashError("out of memory")
         self.threads = threads
         return self
 
@@ -102,8 +104,9 @@ class Machine:
             return []
         if self._asked % 2 == 0:  # a turn begins
             self._now = next(self._busy)
+            self.turns += 1
         self._asked += 1
-        if self._fails and self.threads == 1:
+        if self._fails == "run" and self.threads == 1:
             raise CrashError("out of memory")
         taken = (self._ours if label == "tunery" else 1.0) / self.threads * NOISE["quiet"](self._rng)
         waits = self._now and not args[-1]
@@ -141,11 +144,22 @@ def test_once_others_have_left_both_are_timed(monkeypatch: pytest.MonkeyPatch) -
     assert not found.slower
 
 
-@pytest.mark.parametrize("ours", [0.7, 1.05, 1.5])
-def test_on_a_busy_machine_nothing_is_handed_over_without_evidence(
-    ours: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("ours", [0.7, 1.5])
+def test_long_calls_get_more_turns_for_a_disturbed_one_but_not_without_end(
+    ours: float, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = judged(Machine(ours, repeat(True), fails=ours > 1.1), monkeypatch)
+    monkeypatch.setattr(judging, "time", SimpleNamespace(monotonic=count(0.0, 5.0).__next__))
+    machine = Machine(ours, chain([False, True, False, not clean], repeat(not clean)))
+    found = judged(machine, monkeypatch, weights="w")
+    assert (machine.turns, found.busy, bool(found.slower)) == (4 if clean else 6, not clean, clean and ours > 1)
+
+
+@pytest.mark.parametrize(("ours", "fails"), [(0.7, ""), (1.05, ""), (1.5, "run"), (1.5, "start")])
+def test_on_a_busy_machine_nothing_is_handed_over_without_evidence(
+    ours: float, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = judged(Machine(ours, repeat(True), fails), monkeypatch)
     assert found.busy
     assert not found.slower
     assert not found.wrong

@@ -76,11 +76,14 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
                 turns = await time_in_turns(contestants, _watch_of(work))
                 busy = not turns
                 if busy and not network.weights:  # so large a network stays ours in any case
-                    if work.runtime.threads > 1:
-                        contestants.close()
-                        contestants = Contestants.start(work.runtime, network, {_OURS: blob}, threads=1)
-                        ends.callback(contestants.close)
-                    turns = await _cpu_turns(contestants)
+                    try:
+                        if work.runtime.threads > 1:
+                            contestants.close()
+                            contestants = Contestants.start(work.runtime, network, {_OURS: blob}, threads=1)
+                            ends.callback(contestants.close)
+                        turns = await time_in_turns(contestants, cpu=True)
+                    except TuneryError:  # they cannot be run once more, as for memory
+                        return Judged(error, busy=True)
                 if not turns:
                     return Judged(error, busy=True)
                 wrapped = [(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns]
@@ -103,14 +106,6 @@ def _watch_of(work: Work) -> ForeignWatch | None:
     return work.runtime.foreign if device_class(work.runtime.spec.device).uses_host_cores else None
 
 
-async def _cpu_turns(contestants: Contestants) -> list[Turn]:
-    """Return what both take of the CPU in short turns; nothing where they cannot be run once more, as for memory."""
-    try:
-        return await time_in_turns(contestants, cpu=True)
-    except TuneryError:
-        return []
-
-
 async def is_right(work: Work, network: Network, blob: str, expected: Expected) -> bool:
     """Return whether a compiled network computes what ONNX Runtime does."""
     async with work.stage("check", Role.MEASURER):
@@ -129,8 +124,8 @@ async def time_in_turns(
 ) -> list[Turn]:
     """Return what both take in short turns, until it is decided which is slower, or time is up.
 
-    With a `watch` only turns count in which nobody else used the cores; none if there are too few of them. With `cpu`,
-    they are of CPU time.
+    With a `watch` only turns count in which nobody else used the cores; none if there are too few of them, also of
+    twice as many where time is up early, as for long calls. With `cpu`, they are of CPU time.
     """
     turns: list[Turn] = []
     began = time.monotonic()
@@ -141,8 +136,8 @@ async def time_in_turns(
         if watch is None or not watch.disturbed(began_turn, time.monotonic()):
             turns.append((found[_OURS], found[_THEIRS]))
         is_late = time.monotonic() - began > _LONGEST_S
-        is_enough = len(turns) >= _FEWEST_TURNS and _are_decided(turns, _CLEAR if cpu else _CHANCE)
-        if turn + 1 >= _FEWEST_TURNS and (is_enough or is_late):
+        is_enough = len(turns) >= _FEWEST_TURNS and (is_late or _are_decided(turns, _CLEAR if cpu else _CHANCE))
+        if is_enough or (is_late and turn + 1 >= 2 * _FEWEST_TURNS):
             break
     return turns if len(turns) >= _FEWEST_TURNS else []
 
