@@ -157,6 +157,24 @@ def test_predictive_serves_the_least_rest_first_inside_an_owner_but_not_only_tha
     assert order.count("l") >= 3
 
 
+@pytest.mark.parametrize("first", ["import", "build"])
+def test_one_slow_stage_makes_no_job_of_its_owner_wait_for_long(first):
+    scheduler = Scheduler({"core": 1})
+    scheduler.handle(*(JobSubmitted(0, job, "ann", planned=100_000 * (n + 1)) for n, job in enumerate("abc")))
+    scheduler.handle(ready("a:first", "a", kind=first))
+    now_s = 1000.0
+    (running,) = runs(scheduler.handle(StageFinished(now_s, "a:first"), *(ready(f"{j}:0", j, now_s) for j in "abc")))
+    served = []
+    for n in range(1, 600):
+        now_s += 1
+        job = running[0]
+        served.append(job)
+        (running,) = runs(scheduler.handle(StageFinished(now_s, running), ready(f"{job}:{n}", job, now_s)))
+    for job in "abc":
+        turns = [-1, *(at for at, one in enumerate(served) if one == job), len(served)]
+        assert max(later - turn for turn, later in itertools.pairwise(turns)) <= 64 + 64 + 3
+
+
 def builds(job_id, count, in_flight, seconds=1.0):
     step = Step("build", "", ONE, 1, seconds)
     return MockJob(job_id, ((step,),) * count, in_flight, owner="ann")

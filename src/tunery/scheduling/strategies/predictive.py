@@ -11,6 +11,9 @@ from tunery.scheduling.strategies._base import Strategy
 from tunery.scheduling.strategies._rests import Rests
 from tunery.scheduling.strategies._shares import FairQueue, Shares
 
+# A kind of stage of which none ended among so many no longer counts for what is typical.
+_RECENT = 64
+
 # A shape that waits longer than this many typical stages gets a reservation. Making room for a wide stage idles about
 # half a narrow one per core, so 16 keeps that loss near 3 % while bounding the wait.
 _PATIENCE_STAGES = 16.0
@@ -51,7 +54,9 @@ class Predictive(Strategy):
         self._fitting: dict[FairQueue, None] = {}
         self._oldest: list[tuple[float, int, FairQueue]] = []
         self._made = 0
-        self._typical_s: dict[str, float] = {}
+        self._lengths = Durations()
+        self._ended = 0
+        self._typical: dict[str, tuple[int, float]] = {}
         self._depth: dict[str, float] = {}
         self._most_share = 1.0
 
@@ -83,8 +88,9 @@ class Predictive(Strategy):
     @override
     def finished(self, stage: Stage, duration_s: float, now_s: float) -> None:
         kind = stage.request.kind
-        typical_s = self._typical_s.get(kind, duration_s)
-        self._typical_s[kind] = 0.9 * typical_s + 0.1 * duration_s
+        self._lengths.observe(kind, "", 1, duration_s)
+        self._ended += 1
+        self._typical[kind] = self._ended, self._lengths.predict(kind, "", 1)
         self._rests.ended(stage, duration_s)
         late_s = duration_s - stage.predicted_s
         self._shares.correct(stage.job, self.pool.share(stage.needs) * late_s / stage.job.share)
@@ -104,7 +110,7 @@ class Predictive(Strategy):
         fitting = self._find_fitting()
         if not fitting:
             return None
-        patience_s = _PATIENCE_STAGES * max(self._typical_s.values(), default=1.0)
+        patience_s = _PATIENCE_STAGES * self._typical_s()
         # Owners' virtual time runs slower the larger their shares: the patience is that of the largest.
         window = _WINDOW * patience_s / self._most_share
         long_s = _LONG * self._rests.all_s()
@@ -125,6 +131,10 @@ class Predictive(Strategy):
                 return first[1]
             heads = beside
         return None
+
+    def _typical_s(self) -> float:
+        """Return what a stage takes of the kind that takes longest: the median, of kinds of which one ended lately."""
+        return max((took_s for at, took_s in self._typical.values() if at > self._ended - _RECENT), default=1.0)
 
     def _beside(self, reserved: Needs, heads: list[tuple[float, Stage]], now_s: float) -> list[tuple[float, Stage]]:
         """Return those that can start without delaying what waits for `reserved`."""
