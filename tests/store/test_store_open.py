@@ -1,6 +1,8 @@
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 from collections import namedtuple
 from contextlib import closing
 from pathlib import Path
@@ -159,3 +161,35 @@ def test_a_database_without_an_encoding_keeps_any_text(postgres_url: URL) -> Non
         job = store.create_job({"name": "Łódź", "model": "é.onnx"})
         store.explain_job(job.job_id, "ö")
         assert (store.job(job.job_id).message, store.job(job.job_id).request) == ("ö", job.request)
+
+
+OPENER = """
+import sys
+from tunery.store import open_store
+print("ready", flush=True)
+sys.stdin.readline()
+with open_store(sys.argv[1]) as store:
+    print(store.create_job({}).job_id)
+"""
+
+
+def test_coordinators_that_open_an_empty_database_at_once_all_get_a_store(postgres_url: URL) -> None:
+    with temporary_database(postgres_url) as url:
+        openers = [
+            subprocess.Popen(
+                [sys.executable, "-c", OPENER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(2)
+        ]
+        for one in openers:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "ready\n"
+        for one in openers:
+            assert one.stdin is not None
+            one.stdin.write("\n")
+            one.stdin.flush()
+        jobs = {one.communicate(timeout=60)[0].strip() for one in openers}
+        assert [one.returncode for one in openers] == [0, 0]
+        with open_store(url) as store:
+            assert {status.job_id for status in store.jobs()} == jobs
+    assert len(jobs) == 2
