@@ -4,19 +4,23 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tunery._errors import BlobError, CrashError
 from tunery.blobs.fake import FakeBlobs
-from tunery.delivery.fastest import Made, time_files
+from tunery.delivery import fastest
+from tunery.delivery.fastest import Made, compile_fastest, time_files
 from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import HERE, Network
 from tunery.domain.request import CompileReport, Request
 from tunery.engines import WorkerSpec
+from tunery.reports.text import expected_lines
 
 THEIRS = "OnnxRuntimeContestant"
 
@@ -112,3 +116,30 @@ def test_a_full_disk_costs_a_dialect_its_place(tmp_path: Path) -> None:
     found, failed = times(made(tmp_path, one=Runtime(full=True), other=Runtime()))
     assert found == {"other": 1e-3, "onnxruntime": 2e-3}
     assert failed == {"one": "the disk is full"}
+
+
+@pytest.mark.parametrize("fails", ["", "one", THEIRS])
+def test_what_the_race_has_found_is_reported_and_not_that_others_used_the_machine_before(
+    tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def compiled(work: Work, place: Path, *_: object, **__: object) -> tuple[CompileReport, Network]:
+        place.write_text(work.request.dialect)
+        network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx")
+        return CompileReport("n", str(place), 1, {}, latency_s=5e-3, busy_ratio=1.25), network
+
+    monkeypatch.setattr(fastest, "compile_checked", compiled)
+    one, other = (
+        Work(
+            cast("Any", Runtime(fails)),
+            cast("Any", SimpleNamespace(url="s.db")),
+            Request("n.onnx", dialect=name),
+            "job",
+        )
+        for name in ("one", "other")
+    )
+    output = tmp_path / "n.tunery"
+    report, _ = asyncio.run(compile_fastest(replace(one, others=(other,)), output, None, lambda _: None))
+    assert output.read_text() == report.dialect == ("other" if fails == "one" else "one")
+    assert report.busy_ratio == (1.25 if fails == THEIRS else None)
+    (line,) = expected_lines(report)
+    assert line.startswith("busy") == (fails == THEIRS)

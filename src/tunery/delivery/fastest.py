@@ -81,6 +81,7 @@ async def compile_fastest(
     report = replace(
         report, path=str(output), texts=tuple(map(str, beside.values())), dialect=best, dialects=tuple(results),
         latency_s=times.get(best, report.latency_s), onnxruntime_s=times.get(_THEIRS, report.onnxruntime_s),
+        busy_ratio=None if {best, _THEIRS} <= times.keys() else report.busy_ratio,
     )  # fmt: skip
     return report, network
 
