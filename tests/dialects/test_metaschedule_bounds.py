@@ -92,3 +92,19 @@ def test_so_it_is_with_every_candidate_of_a_task(dialect: Dialect, target: Targe
         kernel.bind([_data() if spec.dtype == "float32" else far for spec in task.workload.input_specs])
         kernel.run()
         assert np.isin(kernel.outputs()[0], _data()).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1,), (2, 3)])
+def test_every_candidate_looks_up_in_the_whole_of_a_table(
+    shape: tuple[int, ...], dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    table = np.random.default_rng(1).standard_normal((100, 64)).astype(np.float32)
+    places = np.resize(np.array([99, 7, 50]), shape)
+    network = _network(tmp_path, helper.make_node("Gather", ["x", "at"], ["y"]), {"at": places}, {"x": table})
+    tasks = dialect.extract(network, target)
+    [task] = [task for task in tasks if task.workload.output_specs[0].dtype == "float32"]
+    for candidate in _candidates(dialect, task):
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
+        kernel.bind([table if spec.dtype == "float32" else places for spec in task.workload.input_specs])
+        kernel.run()
+        np.testing.assert_array_equal(kernel.outputs()[0], table[places])

@@ -9,6 +9,7 @@ from typing import Any
 import tvm_ffi
 
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.variants.loads import has_load, variables_with_loads
 from tunery.dialects.metaschedule.variants.rewriting import shape_of
 
 
@@ -25,7 +26,7 @@ def bound_indices(module: Any) -> Any:
 
 
 def _bounded(program: Any) -> Any:
-    read = _variables_with_loads(program)
+    read = variables_with_loads(program)
 
     def load(access: Any) -> Any:
         places = _clamped(access.indices, access.source, read)
@@ -40,7 +41,7 @@ def _bounded(program: Any) -> Any:
 
 def _clamped(indices: Any, buffer: Any, read: Collection[Any]) -> list[Any]:
     """Return an access's indices with those clamped that are read from memory; none where none is."""
-    far = [_has_load(at, read) for at in indices]
+    far = [has_load(at, read) for at in indices]
     if not any(far):
         return []
     sizes = shape_of(buffer)
@@ -50,23 +51,3 @@ def _clamped(indices: Any, buffer: Any, read: Collection[Any]) -> list[Any]:
 def _between(at: Any, last: int) -> Any:
     low, high = (tvm.tirx.const(end, str(at.ty.dtype)) for end in (0, last))
     return tvm.tirx.max(tvm.tirx.min(at, high), low)
-
-
-def _variables_with_loads(program: Any) -> set[Any]:
-    """Return the variables that stand for something that is read from memory."""
-    found: set[Any] = set()
-
-    def bind(binding: Any) -> None:
-        if _has_load(binding.value, found):
-            found.add(binding.var)
-
-    tvm_ffi.structural_walk(program, ((tvm.tirx.Bind, tvm.tirx.Let), bind), order="pre")
-    return found
-
-
-def _has_load(expression: Any, read: Collection[Any]) -> bool:
-    if isinstance(expression, tvm.ir.Var | tvm.tirx.IntImm):
-        return expression in read
-    end = tvm_ffi.structural.VisitInterrupt
-    rules = ((tvm.ir.TensorLoad, end), (tvm.ir.Var, lambda one: end() if one in read else None))
-    return tvm_ffi.structural_walk(expression, rules) is not None

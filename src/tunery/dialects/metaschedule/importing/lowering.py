@@ -32,6 +32,7 @@ from tunery.dialects.metaschedule.importing.sinking import sink_layouts
 from tunery.dialects.metaschedule.importing.transposed import interleave_phases, keep_channels_first
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants import dots
+from tunery.dialects.metaschedule.variants.loads import looked_up
 from tunery.dialects.metaschedule.variants.program import normalised, program_key, tvm_target
 from tunery.dialects.metaschedule.variants.variant import CHANNELS_LAST
 from tunery.domain import Network, Target
@@ -247,16 +248,21 @@ def _refuse_leftovers(module: Any) -> None:
 
 
 def _limit_layout_freedom(module: Any) -> Any:
-    """Keep the freedom to rewrite a constant's layout only where it is a weight matrix."""
+    """Keep the freedom to rewrite a constant's layout only where it is a weight matrix.
+
+    Of a table that is looked up in, TVM would take one row for the whole.
+    """
     for name, function in list(module.functions_items()):
         if not isinstance(function, tvm.tirx.PrimFunc) or "layout_free_buffers" not in (function.attrs or {}):
             continue
+        tables = looked_up(function)
         free = [
             int(index)
             for index in function.attrs["layout_free_buffers"]
             if (shape := _static_shape(function.params[int(index)])) is not None
             and len([d for d in shape if d > 1]) > 1
             and np.prod(shape) >= _PREPACK_MIN_ELEMENTS
+            and not any(table.same_as(function.params[int(index)]) for table in tables)
         ]
         bare = function.without_attr("layout_free_buffers")
         module.update_func(name, bare.with_attr("layout_free_buffers", free) if free else bare)
