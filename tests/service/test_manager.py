@@ -660,14 +660,7 @@ def test_what_nobody_can_run_is_refused_and_others_go_on(tmp_path: Path) -> None
         JobManager(open_store(str(tmp_path / "store.db")), strategy="lucky")
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "sequential",
-        "predictive",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("synchronous", "greedy", "fair")),
-    ],
-)
+@pytest.mark.parametrize("strategy", ["sequential", "synchronous", "greedy", "fair", "predictive"])
 def test_every_strategy_runs_real_jobs_to_their_end(tmp_path: Path, strategy: str) -> None:
     async def main() -> None:
         async with room_in(tmp_path, strategy=strategy) as (room, _):
