@@ -131,6 +131,7 @@ def test_a_model_that_was_uploaded_is_compiled_by_the_coordinator_that_is_left(
     first.process.kill()
     out, err = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, (out, err)
+    assert (json.loads(out)["status"], json.loads(out)["spend"]["trials"]) == ("done", 8)
     assert (ann.directory / "net.bin").stat().st_size > 0
 
 
