@@ -14,6 +14,7 @@ import pytest
 from tunery._errors import BlobError, CrashError
 from tunery.blobs.fake import FakeBlobs
 from tunery.delivery import fastest
+from tunery.delivery.comparing.compare import Contestants
 from tunery.delivery.fastest import Made, compile_fastest, time_files
 from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
@@ -143,3 +144,19 @@ def test_what_the_race_has_found_is_reported_and_not_that_others_used_the_machin
     assert report.busy_ratio == (1.25 if fails == THEIRS else None)
     (line,) = expected_lines(report)
     assert line.startswith("busy") == (fails == THEIRS)
+
+
+def test_of_contestants_that_cannot_all_start_none_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, start = Runtime(), Runtime.start
+
+    def first_only(_: Runtime, spec: WorkerSpec) -> str:
+        if runtime.alive:
+            raise CrashError("out of memory")
+        return start(runtime, spec)
+
+    monkeypatch.setattr(Runtime, "start", first_only)
+    blob = runtime.blobs.put(b"one")
+    with pytest.raises(CrashError):
+        Contestants.start(cast("Any", runtime), Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx"), {"tunery": blob})
+    assert runtime.put == [blob]
+    assert runtime.alive == {}

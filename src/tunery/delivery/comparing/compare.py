@@ -142,12 +142,18 @@ class Contestants:
         They use so many `threads`, 0: as many as kernels do.
         """
         more = {"threads": threads} if threads else {}
-        workers = {
-            label: _start(runtime, "CompiledContestant", blob, network, **more) for label, blob in compiled.items()
-        }
         lent = expected.worker if expected else ""
-        workers["onnxruntime"] = lent or _start(runtime, "OnnxRuntimeContestant", network.blob, network, **more)
-        return cls(runtime, workers, lent=lent)
+        started = cls(runtime, {}, lent=lent)
+        try:
+            for label, blob in compiled.items():
+                started.workers[label] = _start(runtime, "CompiledContestant", blob, network, **more)
+            started.workers["onnxruntime"] = lent or _start(
+                runtime, "OnnxRuntimeContestant", network.blob, network, **more
+            )
+        except BaseException:
+            started.close()
+            raise
+        return started
 
     def end(self, label: str) -> None:
         """End one of them."""
