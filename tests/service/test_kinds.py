@@ -14,12 +14,12 @@ from tunery._errors import UsageError
 from tunery.cli.app import app
 from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
-from tunery.domain.request import Progress, Request
+from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.service.kinds import KINDS, options_of
 from tunery.service.kinds._base import JobAtWork, JobKind, Options
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
-from tunery.store import Store, open_store
+from tunery.store import Store, StoredAccount, open_store
 from tunery.tuning.job import leave
 from tunery.web._bodies import JobIn
 
@@ -178,18 +178,24 @@ def test_a_service_knows_every_kind_of_job_and_has_a_field_for_what_accounts_may
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountOptions(Options):
     to: int = 6
+    each_costs: float = 0.0
 
 
 async def _count(at: JobAtWork[CountOptions]) -> JobStatus:
     """Count on from what the job has stored."""
     store, job_id = at.place.store, at.status.job_id
     read = partial(store.read, lambda store: counted(store, job_id))
+    cost = 0.0
+    if at.job.month is not None:
+        at.job.month.meter(lambda: cost)
 
     async def count(_: Work) -> None:
+        nonlocal cost
         for number in range(len(await read()) + 1, at.options.to + 1):
             if at.job.stop.is_set():
                 return
             await asyncio.sleep(0.02)
+            cost += at.options.each_costs
             await store.write(partial(_append, job_id=job_id, number=number))
             at.job.tell(Progress(job_id, "counting", 0.0, None, number, at.options.to, None, None))
 
@@ -267,3 +273,37 @@ def test_a_further_resumable_kind_goes_on_in_the_command_that_resumes_it(tmp_pat
     with open_store(str(path)) as store:
         assert store.job(stopped.job_id).message == "counted to 6"
         assert counted(store, stopped.job_id) == [*range(1, 7)]
+
+
+@pytest.mark.usefixtures("count_kind")
+def test_a_further_resumable_kind_pays_for_its_model_and_ends_with_its_accounts_month(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunery.service.months.HEARTBEAT_S", 0.2)
+
+    async def run(store: Store) -> JobStatus:
+        store.accounts.create(StoredAccount("ann", "user", month_money=4.0))
+        async with JobManager(store) as manager:
+            asked = replace(request("count", to=10_000, each_costs=1.0), model="fake:far?extract_s=0.1")
+            return await asyncio.wait_for(manager.wait(await manager.submit(asked, ShareRequest("ann", 1.0, 0))), 60)
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        status = asyncio.run(run(store))
+        assert (status.state, status.problem) == (JobState.FAILED, "urn:tunery:problem:budget")
+        assert "ann" in status.message
+        assert 4 <= len(counted(store, status.job_id)) < 10_000
+        assert [charge.stage for charge in store.ledger(status.job_id)].count("import") == 1
+
+
+def test_a_kind_that_answers_is_not_tuned_and_no_stored_job_of_it_is_touched(tmp_path: Path) -> None:
+    async def queue(store: Store) -> str:
+        async with JobManager(store, most_active=0) as manager:
+            return await manager.submit(request("extract"))
+
+    path = str(tmp_path / "store.db")
+    with open_store(path) as store:
+        job_id = asyncio.run(queue(store))
+    with pytest.raises(UsageError, match="answers"):
+        tune(replace(request("extract"), store=path))
+    with open_store(path) as store:
+        assert store.job(job_id).state is JobState.QUEUED

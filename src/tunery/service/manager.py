@@ -23,7 +23,7 @@ from tunery.service.adoption import Adoption
 from tunery.service.assignment import Assignment, importing
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
-from tunery.service.kinds import KINDS, resumable
+from tunery.service.kinds import KINDS
 from tunery.service.machines import Machine, machines
 from tunery.service.months import take_share
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
@@ -306,7 +306,10 @@ class JobManager:
         self._adoption.take(job_id)
         self._entries[job_id] = _Entry(request=request, claim=claim, known=lambda _: imported, found_s=found_s)
         kind = KINDS.get(request.kind)  # a later version may have stored one that is unknown here
-        size, quick = size_s(request.budget, request.effort), kind is None or not kind.has_budget
+        size, quick = (
+            size_s(request.budget, request.effort),
+            kind is None or (kind.run is not None and not kind.has_budget),
+        )
         self._queue.add(QueuedJob(job_id, claim, self._order, size, quick))
         self._start_next()
 
@@ -377,11 +380,11 @@ class JobManager:
             self._forget(job_id, entry)
 
     async def _end_with_month(self, entry: _Entry) -> None:
-        """End a job when it has had its part of the month; a resumable one ends by itself, as with its own budget."""
+        """End a job when it has had its part of the month, unless it keeps that limit by itself as its own budget."""
         assert entry.month is not None
         assert entry.work is not None
         await entry.month.watch()
-        if not resumable(entry.request.kind) and not entry.leaving:
+        if not entry.month.kept and not entry.leaving:
             entry.used_up = entry.month.refusal()
             entry.work.cancel()
 

@@ -47,7 +47,7 @@ class MonthShare:
         self._store, self._job_id, self.account, self._rate = store, job_id, account, rate
         self.before = spent
         self._spent: Callable[[], float] = lambda: spent
-        self._limit: Callable[[float, str], None] = lambda *_: None
+        self._limit: Callable[[float, str], None] | None = None
         self._part: MonthPart | None = None
         self._looked = _now()
 
@@ -64,13 +64,18 @@ class MonthShare:
         )
         self._tell()
 
-    def meter(self, spent: Callable[[], float], limit: Callable[[float, str], None] = lambda *_: None) -> None:
+    def meter(self, spent: Callable[[], float], limit: Callable[[float, str], None] | None = None) -> None:
         """Have `spent` tell from now on what all runs have cost, and `limit` be told what they may cost, and why."""
         self._spent, self._limit = spent, limit
         self._tell()
 
+    @property
+    def kept(self) -> bool:
+        """Whether who is told the limit keeps it."""
+        return self._limit is not None
+
     def _tell(self) -> None:
-        if (part := self._part) is None:
+        if (part := self._part) is None or self._limit is None:
             return
         others = f" beside {part.others.at_work} others at work" if part.others.at_work else ""
         self._limit(

@@ -56,6 +56,8 @@ class JobRunner(Workplace):
             NothingFoundError: there is no job `job_id`.
         """
         began, options = time.monotonic() if began is None else began, options_of(job.request)
+        if not resumable(job.request.kind):
+            raise UsageError(f"a job of kind {job.request.kind} answers, and has nothing to go on with")
         work = await self.read(job, self._name("import"))
         for one in work.each:
             await self.device(one)
@@ -64,10 +66,12 @@ class JobRunner(Workplace):
         status, resumed = await self.store.write(
             partial(stored_jobs.begin, job_id=job_id, request=plain, known=known, prices=prices)
         )
+        for one in work.each:
+            one.job_id = status.job_id
         beating = asyncio.create_task(self.keep_alive(status.job_id, job.stop.set))
         try:
             with self.dispatch.machine.running(status.job_id, began):
-                done = await _go_on(JobAtWork(self, job, work, status, began, options))
+                done = await self._go_on(JobAtWork(self, job, work, status, began, options))
         except BaseException as error:
             ended = job.ending(), "", ""
             if isinstance(error, Exception):
@@ -148,8 +152,18 @@ class JobRunner(Workplace):
             with suppress(StoreError, UsageError, EngineError):  # the first error is the one to tell
                 await self.charge_in_vain(job, job_id, used, time.monotonic() - began)
             raise
-        done = await _go_on(JobAtWork(self, job, work, status, began, options))
+        done = await self._go_on(JobAtWork(self, job, work, status, began, options))
         log_state(job_id, done.state, job, done.message)
+
+    async def _go_on(self, at: JobAtWork[Any]) -> JobStatus:
+        """Charge a job for the reading of its model and do what is left of it; it is left as it stands then."""
+        go_on = KINDS[at.job.request.kind].go_on
+        assert go_on is not None
+        for one in at.work.each:
+            await self.charge_import(one)
+        done = await go_on(at)
+        await self.store.write(partial(_leave_held, done=done))
+        return done
 
     async def _answer_stored(self, job: Assignment, job_id: str) -> None:
         """Do a stored job that answers: its answer is an event of the job, its cost is charged to it."""
@@ -187,10 +201,9 @@ class JobRunner(Workplace):
         return next(name for name in names if name not in self._names)
 
 
-async def _go_on(at: JobAtWork[Any]) -> JobStatus:
-    go_on = KINDS[at.job.request.kind].go_on
-    assert go_on is not None
-    return await go_on(at)
+def _leave_held(store: Store, done: JobStatus) -> None:
+    if store.lease(done.job_id) is not None:
+        stored_jobs.end(store, done.job_id, done.state, done.message, done.problem)
 
 
 def _cost(work: Work) -> float:

@@ -1,5 +1,6 @@
 """What all jobs of a process are done with: the store, the scheduler, the workers, and the accounts that pay."""
 
+import platform
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -110,6 +111,14 @@ class Workplace:
     def account(self, work: Work) -> Account:
         """Return a new account of a job, which is to be closed."""
         return Account(self.store, work.job_id, work.runtime, load_prices(work.request.prices), work.runtime.power)
+
+    async def charge_import(self, work: Work) -> None:
+        """Charge a job for the reading of its model, which was claimed for it meanwhile."""
+        read = work.model_read
+        if read.wall_s:
+            work.runtime.claim(-read.core_s)
+            bill = Charge(work.job_id, "", "import", "", read.wall_s, read.core_s, 0.0, host=platform.node())
+            await self.account(work).post([PricedCharge(bill, read.wall_s)])
 
     async def charge_in_vain(self, job: Assignment, job_id: str, used: Sequence[Reservation], wall_s: float) -> None:
         """Charge a job that could not begin for its import, and for its part of the machine in these `wall_s`."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import platform
 import threading
 import time
 from collections import deque
@@ -19,8 +18,8 @@ from tunery.measuring.settings import settings_for
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import Reservation, Runtime
-from tunery.store import AsyncStore, Charge, Store
-from tunery.tuning.account import Account, PricedCharge
+from tunery.store import AsyncStore, Store
+from tunery.tuning.account import Account
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
 from tunery.tuning.allowance import RunBudget
 from tunery.tuning.charging import charge
@@ -123,7 +122,6 @@ class TuningJob:
     async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored, after `worked`, and returned either way."""
         self._allowance.correct(await self._account.reconcile(self.status.spend))  # before this run is charged
-        await self._charge_import()
         self.searches = await self._shared.join(self._context, self._imported.tasks)
         weights = [task.weight for task in self._imported.tasks]
         self._sums = NetworkEstimate(self.searches, weights, self._request.latency_target_s)
@@ -186,15 +184,6 @@ class TuningJob:
         await asyncio.gather(*ending, return_exceptions=True)
         self._allowance.end()
         await self._account.close()
-
-    async def _charge_import(self) -> None:
-        imported = self._imported
-        spent = Charge(
-            self.status.job_id, "", "import", "", imported.wall_s, imported.core_s, 0.0, host=platform.node()
-        )
-        if imported.wall_s:
-            self._runtime.claim(-imported.core_s)  # it was claimed for this job meanwhile
-            await self._account.post([PricedCharge(spent, imported.wall_s)])
 
     async def _run_phases(self) -> None:
         if self._sums.met(proven=True):

@@ -49,10 +49,10 @@ class JobKind(Generic[O]):
         options: The dataclass of its options.
         run: Does it, and returns its answer as plain data. If it is interrupted, it begins anew.
         go_on: Does what is left of it, and returns how it stands then, which is stored: its tasks are its result. It
-            charges the job for all, the reading of its model included, tells `job.month` what it costs and keeps
-            within it, ends early if `job.stop` is set, and leaves the job (`tunery.tuning.job.leave`).
-        has_budget: Whether it works for as long as its budget lets it. Others are quick, and need no place among those
-            at work.
+            charges the job for all but the reading of its model, tells `job.month` what it costs, and ends early if
+            `job.stop` is set. It is cancelled where it takes no limit of the month and that is reached.
+        has_budget: Whether it works for as long as its budget lets it. Others that answer are quick, and need no place
+            among those at work.
         measures: Whether it times candidates: in the caller's own process too it is stored and charged then.
         several_dialects: Whether one job may be of several dialects.
         asked: The options that an account of a service on the network may give. `output` is a place that the service

@@ -34,15 +34,12 @@ class TuneOptions(CompileOptions):
 async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
     """Tune for one dialect, or for several in turns, and compile what was reached if the options say where to."""
     place, job, work, output = at.place, at.job, at.work, at.options.output
-    several, seen = len(job.request.dialects) > 1, set[str]()
+    several = len(job.request.dialects) > 1
 
     async def turn(
         one: Work, request: Request, status: JobStatus, began: float, notify: Callable[[Progress], None]
     ) -> JobStatus:
         imported, name = one.model_read, one.request.dialect
-        if name in seen:  # it has paid for that
-            imported = replace(imported, wall_s=0.0, core_s=0.0)
-        seen.add(name)
         device, searches = await place.device(one), place.runtimes.searches(one.runtime)
         beside = [task for task in status.tasks if task.dialect != name] if several else []
         tuning = TuningJob(
