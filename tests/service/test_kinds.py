@@ -14,7 +14,8 @@ from tunery._errors import UsageError
 from tunery.cli.app import app
 from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
-from tunery.domain.request import Progress, Request, ShareRequest
+from tunery.domain.request import NO_TRIMMING, Progress, Request, ShareRequest
+from tunery.service.codec import request_data, request_of
 from tunery.service.kinds import KINDS, options_of
 from tunery.service.kinds._base import JobAtWork, JobKind, Options
 from tunery.service.manager import JobManager
@@ -307,3 +308,12 @@ def test_a_kind_that_answers_is_not_tuned_and_no_stored_job_of_it_is_touched(tmp
         tune(replace(request("extract"), store=path))
     with open_store(path) as store:
         assert store.job(job_id).state is JobState.QUEUED
+
+
+def test_a_job_goes_on_with_the_trimming_that_it_began_with(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        every = request(), replace(request(), trimming=NO_TRIMMING)
+        jobs = [store.create_job(request_data(asked)) for asked in every]
+        assert [request_of(job, "").trimming for job in jobs] == [asked.trimming for asked in every]
+        found = [store.resumable(request_data(asked)) for asked in every]
+        assert [job and job.job_id for job in found] == [job.job_id for job in jobs]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tunery.domain import DEFAULT_KIND, Budget, JobStatus
 from tunery.domain.keys import canonical_json
-from tunery.domain.request import Request, ShareRequest
+from tunery.domain.request import Request, ShareRequest, Trimming
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.preparing import absolute
 
@@ -28,6 +28,8 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
     if request.options or request.kind != DEFAULT_KIND:
         other["options"] = canonical_json(dict(request.options))
     trusted: Plain = {"trust": True} if request.trust else {}
+    if request.trimming != Trimming():
+        other["trimming"] = canonical_json(asdict(request.trimming))
     return {
         "model": model,
         "network": imported.network.digest if imported else "",
@@ -91,6 +93,7 @@ def request_of(status: JobStatus, store: str) -> Request:
         kind=status.kind,
         options=json.loads(data.get("options", "{}")),
         trust=data.get("trust", False),
+        trimming=Trimming(**json.loads(data.get("trimming", "{}"))),
         on=data.get("on", ""),
         more_shapes=tuple(
             {name: tuple(shape) for name, shape in one.items()} for one in json.loads(data.get("more_shapes", "[]"))
