@@ -15,7 +15,7 @@ from tunery.domain import SEGMENT, Network, median_interval
 from tunery.engines import Role
 from tunery.runtime.foreign_load import ForeignWatch
 
-_TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.05, 3, 24, 2.5
+_TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 4.0
 _PATIENCE_S = 1.0
 """How long others on the machine are waited for: where they stay, CPU time decides."""
 _CLEAR, _CHANCE = 1.1, 1.02
