@@ -286,7 +286,7 @@ def test_what_crashes_hangs_or_computes_wrong_there_costs_itself_only(pi: Path, 
 
 def test_a_check_says_in_plain_words_what_the_machine_lacks(tmp_path: Path) -> None:
     whole = {check.name: check.state for check in check_host(PI, emulated.agent(MACHINE, CPU), FakeBlobs())}
-    named = ("agent", "machine", "clock", "cache", "versions", "runtime")
+    named = ("agent", "machine", "devices", "clock", "cache", "versions", "runtime")
     assert whole == dict.fromkeys(named, CheckState.OK) | {"sandbox": CheckState.WARN}  # qemu's user mode has none
     bare = shlex.quote(str(emulated.python(MACHINE, CPU)))
     for paths, lacking in (("", "tunery"), (emulated.TREE / "src", "No module")):
