@@ -13,13 +13,13 @@ _PARTS = frozenset({
     "alembic", "cryptography", "fastapi", "lightgbm", "onnx", "onnxruntime", "psutil", "scipy", "sqlalchemy", "tvm",
     "uvicorn",
 })  # fmt: skip
-"""The modules of the extra `tvm`; a test holds the two together."""
+"""The modules of that extra; a test compares the two."""
 _ALONE = frozenset({"cryptography", "onnxruntime"})
 """Those that some compiled files need, without a compiler."""
 
 
 def missing_part(error: BaseException) -> str:
-    """Return the package of the extra `tvm` whose absence an exception is about, "" if it is about anything else."""
+    """Return the package, of those that come with the compiler, whose absence an exception is about, else ""."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return name if name in _PARTS else ""
 
@@ -29,7 +29,7 @@ def compiler_parts(what: str) -> Iterator[None]:
     """Say in one sentence how to install what the block imports; `what` needs it.
 
     Raises:
-        UsageError: a package of the extra `tvm` is not installed.
+        UsageError: a package that comes with the compiler is not installed.
     """
     try:
         yield

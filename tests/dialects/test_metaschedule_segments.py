@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import UsageError
 from tunery.dialects import CompiledNetwork, Dialect
-from tunery.dialects.metaschedule.importing.foreign import foreign_nodes
-from tunery.dialects.metaschedule.importing.segments import Graph, groups, split
+from tunery.dialects.metaschedule.importing.segments.foreign import foreign_nodes
+from tunery.dialects.metaschedule.importing.segments.graph import Graph, groups, split
 from tunery.domain import Network, Target
 from tunery.models import prepare
 

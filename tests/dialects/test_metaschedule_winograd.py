@@ -21,7 +21,7 @@ from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
 from tunery.dialects.metaschedule.variants.program import program_key, space_of, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import read_body, read_left_out, variants_of
-from tunery.dialects.metaschedule.variants.winograd import TILES, name_of
+from tunery.dialects.metaschedule.variants.winograd.program import TILES, name_of
 from tunery.domain import Network, Outcome, Target, Task
 from tunery.measuring.inputs import make_inputs
 from tunery.measuring.verification import compare, expect
@@ -132,7 +132,7 @@ def test_a_variant_that_breaks_costs_only_itself(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tunery.dialects.metaschedule._tvm import tvm
-    from tunery.dialects.metaschedule.variants import winograd
+    from tunery.dialects.metaschedule.variants.winograd import program as winograd
 
     task = convolution(dialect, convolution_network(tmp_path), target)
 

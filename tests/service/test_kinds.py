@@ -280,7 +280,7 @@ def test_a_further_resumable_kind_goes_on_in_the_command_that_resumes_it(tmp_pat
 def test_a_further_resumable_kind_pays_for_its_model_and_ends_with_its_accounts_month(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunery.service.months.HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("tunery.service.budgets.months.HEARTBEAT_S", 0.2)
 
     async def run(store: Store) -> JobStatus:
         store.accounts.create(StoredAccount("ann", "user", month_money=4.0))

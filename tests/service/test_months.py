@@ -6,7 +6,7 @@ import pytest
 from clocks import Clock
 
 from tunery import UsageError
-from tunery.service.months import MonthShare, refuse_used_up
+from tunery.service.budgets.months import MonthShare, refuse_used_up
 from tunery.store import AsyncStore, Charge, Store, StoredAccount, open_store
 
 pytestmark = pytest.mark.usefixtures("inline_workers")

@@ -8,7 +8,7 @@ from tunery.delivery.work import Work
 from tunery.domain import JobState
 from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
 from tunery.runtime.importing import ImportedModel
-from tunery.service.months import MonthShare
+from tunery.service.budgets.months import MonthShare
 
 
 def _ignore(_: object) -> None:

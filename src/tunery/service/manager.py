@@ -21,11 +21,11 @@ from tunery.runtime.runtime import Runtime
 from tunery.service import stored_jobs
 from tunery.service.adoption import Adoption
 from tunery.service.assignment import Assignment, importing
+from tunery.service.budgets.months import take_share
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.kinds import KINDS
 from tunery.service.machines import Machine, machines
-from tunery.service.months import take_share
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.runner import JobRunner, log_state
 from tunery.service.stored_jobs import ChangedJobError

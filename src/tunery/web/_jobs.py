@@ -20,9 +20,9 @@ from tunery.domain import DEFAULT_KIND, Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
+from tunery.service.budgets.months import refuse_used_up
 from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.kinds import KINDS, answer_of, resumable
-from tunery.service.months import refuse_used_up
 from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
 from tunery.web._files import FileAnswer, model_path, place_in

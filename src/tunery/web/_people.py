@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
 
 from tunery.reports.spending import sums, tried
-from tunery.service.months import DAY_S, month
+from tunery.service.budgets.months import DAY_S, month
 from tunery.store import Charge, Store, StoredAccount, StoredToken
 from tunery.web._bodies import AccountChange, AccountIn, AccountOut, NewToken, TokenIn, TokenOut, UsageOut
 from tunery.web._problems import RefusedError, check_match, revision

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from tunery._errors import StoreError, UsageError, misfit
 from tunery._locks import open_lock
+from tunery.service.budgets.months import DAY_S
 from tunery.service.manager import JobManager
-from tunery.service.months import DAY_S
 from tunery.store import Store, StoredAccount, StoredToken, open_store
 from tunery.web._bodies import TokenIn
 from tunery.web._files import adopted

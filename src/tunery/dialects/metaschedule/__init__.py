@@ -3,7 +3,7 @@
 lowering     prepared ONNX file -> fused tensor programs in NHWC
 extraction   -> tasks
 program      programs and candidates as data
-variants  several programs for one workload; winograd, winograd_space: one of them and its design space
+variants     several programs for one workload; winograd: one of them and its design space
 depthwise, place_sums, concatenations, rows, padded: others
 proposer     the search of one program; portfolio: one for each variant
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay

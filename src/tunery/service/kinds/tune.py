@@ -10,9 +10,9 @@ from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Progress, Request
 from tunery.reports.job import COMPILED
+from tunery.service.budgets.turns import tune_in_turns
 from tunery.service.kinds._base import JobAtWork, JobKind
 from tunery.service.kinds.compile import CompileOptions, compile_answer, compile_network
-from tunery.service.turns import tune_in_turns
 from tunery.tuning.account import Account
 from tunery.tuning.job import TuningJob, leave
 

@@ -9,10 +9,10 @@ import onnx
 from tunery._errors import DialectError
 from tunery.dialects import Array
 from tunery.dialects.metaschedule.codegen.compilation import compile_network
-from tunery.dialects.metaschedule.importing.foreign import foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
-from tunery.dialects.metaschedule.importing.replay import differing_nodes
-from tunery.dialects.metaschedule.importing.segments import Graph, named
+from tunery.dialects.metaschedule.importing.segments.foreign import foreign_nodes, with_small_islands
+from tunery.dialects.metaschedule.importing.segments.graph import Graph, named
+from tunery.dialects.metaschedule.importing.segments.replay import differing_nodes
 from tunery.dialects.metaschedule.loading.network import TvmNetwork
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.domain import Network, Target, TensorSpec, digest

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.importing.segments import OPERATOR
+from tunery.dialects.metaschedule.importing.segments.graph import OPERATOR
 
 _HALF, _SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
 _TYPES = frozenset({"to", "dtype", "output_dtype", "softmax_precision"})

@@ -17,7 +17,6 @@ from tunery._errors import DialectError, tells_of_memory
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.clipping import restore_clips
 from tunery.dialects.metaschedule.importing.folding import move_constants
-from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.halves import has_halves, in_single
 from tunery.dialects.metaschedule.importing.integers.dequantised import in_numbers, with_scales_apart
 from tunery.dialects.metaschedule.importing.integers.four_bits import as_products
@@ -27,7 +26,8 @@ from tunery.dialects.metaschedule.importing.one_row import keep_rows
 from tunery.dialects.metaschedule.importing.operators import own_operators
 from tunery.dialects.metaschedule.importing.rules.arrays import with_infinite_extremes
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
-from tunery.dialects.metaschedule.importing.segments import Graph, Segment, named, split
+from tunery.dialects.metaschedule.importing.segments.foreign import failing_nodes, foreign_nodes, with_small_islands
+from tunery.dialects.metaschedule.importing.segments.graph import Graph, Segment, named, split
 from tunery.dialects.metaschedule.importing.sinking import sink_layouts
 from tunery.dialects.metaschedule.importing.transposed import interleave_phases, keep_channels_first
 from tunery.dialects.metaschedule.reasons import reason_of

@@ -23,7 +23,7 @@ from tunery.dialects.metaschedule.importing.rules import (
 )
 from tunery.dialects.metaschedule.importing.rules.common import Convert, emit
 from tunery.dialects.metaschedule.importing.rules.recurrent import recurrent
-from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
+from tunery.dialects.metaschedule.importing.segments.graph import OPERATOR, Segment
 from tunery.domain import SEGMENT, TensorSpec
 
 

@@ -19,10 +19,11 @@ from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import TaskSignature, Winners, fitted, place_of, shipped
-from tunery.dialects.metaschedule.variants import depthwise, dots, padded, place_sums, rows, winograd
+from tunery.dialects.metaschedule.variants import depthwise, dots, padded, place_sums, rows
 from tunery.dialects.metaschedule.variants.program import space_of, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
+from tunery.dialects.metaschedule.variants.winograd import program as winograd
 from tunery.domain import Candidate, Task
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.

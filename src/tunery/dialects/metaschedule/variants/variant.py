@@ -24,10 +24,10 @@ from tunery.dialects.metaschedule.variants import (
     padded,
     place_sums,
     rows,
-    winograd,
-    winograd_space,
 )
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
+from tunery.dialects.metaschedule.variants.winograd import program as winograd
+from tunery.dialects.metaschedule.variants.winograd import space as winograd_space
 from tunery.domain import Candidate
 
 GENERIC = "generic"

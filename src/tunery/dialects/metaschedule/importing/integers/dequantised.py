@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tunery.dialects.metaschedule.importing.segments import Graph
+from tunery.dialects.metaschedule.importing.segments.graph import Graph
 
 _MICROSOFT = "com.microsoft"
 _PLAIN = {

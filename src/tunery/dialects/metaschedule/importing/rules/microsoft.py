@@ -6,7 +6,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from tunery.dialects.metaschedule.importing.segments import Graph
+from tunery.dialects.metaschedule.importing.segments.graph import Graph
 
 DOMAIN = "com.microsoft"
 OPERATORS = frozenset(

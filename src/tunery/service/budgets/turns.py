@@ -7,7 +7,7 @@ from dataclasses import replace
 from tunery.delivery.work import Work
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Progress, Request
-from tunery.service.budget_split import BudgetSplit, network_s, of_dialect
+from tunery.service.budgets.split import BudgetSplit, network_s, of_dialect
 
 
 def left_out(refused: Mapping[str, str]) -> list[str]:

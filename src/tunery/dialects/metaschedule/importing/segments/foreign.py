@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from tunery.dialects.metaschedule.importing.integers import dequantised
 from tunery.dialects.metaschedule.importing.rules import microsoft
-from tunery.dialects.metaschedule.importing.segments import Graph
+from tunery.dialects.metaschedule.importing.segments.graph import Graph
 
 Rule = Callable[[Graph, onnx.NodeProto], str]
 """From a node to why it is left to ONNX Runtime; empty where it is not."""

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from tunery.dialects import Array
 from tunery.dialects._sessions import Session
-from tunery.dialects.metaschedule.importing.segments import Graph
+from tunery.dialects.metaschedule.importing.segments.graph import Graph
 
 Values = Mapping[str, Array]
 Run = Callable[[onnx.ModelProto, Sequence[Array]], Sequence[Array]]

@@ -1,0 +1,1 @@
+"""Convolutions by Winograd's algorithm: the program, and its design space."""
