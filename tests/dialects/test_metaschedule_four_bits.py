@@ -66,6 +66,7 @@ def data_of(sizes: Sequence[int]) -> Array:
         ((2, 4, 256, 100), 128),
         ((17, 32, 7), 32),
         ((64, 20), 32),
+        ((5, 5, 1152, 33), 64),
     ],
 )
 @pytest.mark.parametrize("level", [0, 4])
@@ -81,7 +82,9 @@ def test_they_are_native_and_right(tmp_path: Path, sizes: tuple[int, ...], block
 
 
 @pytest.mark.parametrize("level", [0, 4])
-@pytest.mark.parametrize(("sizes", "zeros"), [((1, 64, 96), True), ((19, 96, 33), False), ((2, 12, 64, 32), True)])
+@pytest.mark.parametrize(
+    ("sizes", "zeros"), [((1, 64, 96), True), ((7, 64, 33), True), ((19, 1024, 33), False), ((2, 12, 64, 32), True)]
+)
 def test_every_schedule_is_right(tmp_path: Path, sizes: tuple[int, ...], zeros: bool, level: int) -> None:
     dialect = MetaScheduleDialect()
     target = dialect.resolve_target("native", 1)

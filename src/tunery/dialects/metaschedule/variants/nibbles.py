@@ -1,8 +1,8 @@
 """Products with constant weights of 4 bits, which have a scale for each block of what is summed over.
 
 Weights are packed when they are imported: 16 channels side by side. A tile of rows and vectors of channels is summed up
-in registers, block by block, and each block's sum is multiplied by its scale. Data is float32, or quantised by blocks
-to signed bytes, whose products are the processor's dot products.
+in registers, block by block, and each block's sum is multiplied by its scale; for many rows of float32 weights are
+scaled first. Data is float32, or quantised by blocks to signed bytes, whose products are the processor's dot products.
 """
 
 import math
@@ -21,9 +21,10 @@ _MIDDLE = 8
 """The zero point where none is given."""
 _MOST_STEP = 127.0
 _LARGEST, _STEP, _STEPS, _TOTALS = "largest", "step", "steps", "totals"
-_UNPACKED, _PRODUCTS, _SUMS = "unpacked", "products", "sums"
-_OURS = frozenset({_UNPACKED, _PRODUCTS, _SUMS})
+_UNPACKED, _DEQUANTISED, _PRODUCTS, _SUMS = "unpacked", "dequantised", "products", "sums"
+_WEIGHTS, _OURS = frozenset({_UNPACKED, _DEQUANTISED}), frozenset({_PRODUCTS, _SUMS})
 _REGISTERS, _MOST_ROWS, _TILES, _MOST_TILES = 28, 12, 3, 64
+_MOST_DEPTH = 512  # of which weights of four vectors, 128 KB, lie in a cache
 _MOST_ALONE = 1 << 14  # numbers that one thread quantises faster than several are woken
 
 
@@ -56,14 +57,23 @@ class _Expression:
             return tvm.tirx.const(_MIDDLE, dtype)
         return self.zeros[group, block, lane].astype(dtype)
 
-    def result(self, term: Callable[..., Any], channels: int) -> Any:
-        """Return the sums over blocks of a `term` by row, group, lane and block."""
-        te, block = tvm.te, _axis(self.blocks, "block")
+    def unpacked(self, group: Any, part: Any, half: Any, lane: Any) -> Any:
+        """Return a weight less its zero point in float32."""
+        byte = self.weights[group, part, lane].astype("int32")
+        bits = tvm.tirx.Select(half == 0, byte & tvm.tirx.const(15, "int32"), byte >> tvm.tirx.const(4, "int32"))
+        return bits.astype("float32") - self.zero(group, part // self.each, lane, "float32")
 
-        def summed(r: Any, g: Any, lane: Any) -> Any:
-            return te.sum(term(r, g, lane, block) * self.scales[g, block, lane], axis=block)
+    def scaled(self, term: Callable[..., Any], channels: int) -> Any:
+        """Return the result: the sums over blocks of a `term` by row, group, lane and block times its scale."""
+        block = _axis(self.blocks, "block")
+        return self.result(
+            lambda r, g, lane: tvm.te.sum(term(r, g, lane, block) * self.scales[g, block, lane], axis=block), channels
+        )
 
-        sums = te.compute(long_of(self.rows, self.groups, DOT_CHANNELS), summed, name=_SUMS)
+    def result(self, sum_of: Callable[..., Any], channels: int) -> Any:
+        """Return the result from its numbers by row, group and lane."""
+        te = tvm.te
+        sums = te.compute(long_of(self.rows, self.groups, DOT_CHANNELS), sum_of, name=_SUMS)
 
         def taken(*axes: Any) -> Any:
             row = axes[0]
@@ -82,19 +92,41 @@ def exact(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -> An
     te, own = tvm.te, _Expression(data, weights, scales, zeros)
     part, half = _axis(own.each, "part"), _axis(2, "half")
 
-    def unpack(g: Any, p: Any, h: Any, lane: Any) -> Any:
-        byte = weights[g, p, lane].astype("int32")
-        bits = tvm.tirx.Select(h == 0, byte & tvm.tirx.const(15, "int32"), byte >> tvm.tirx.const(4, "int32"))
-        return bits.astype("float32") - own.zero(g, p // own.each, lane, "float32")
-
-    unpacked = te.compute(long_of(own.groups, own.parts, 2, DOT_CHANNELS), unpack, name=_UNPACKED)
+    unpacked = te.compute(long_of(own.groups, own.parts, 2, DOT_CHANNELS), own.unpacked, name=_UNPACKED)
 
     def product(r: Any, g: Any, b: Any, lane: Any) -> Any:
         left = own.number(own.row(r), b * own.block + part * 2 + half)
         return te.sum(left * unpacked[g, b * own.each + part, half, lane], axis=[part, half])
 
     products = te.compute(long_of(own.rows, own.groups, own.blocks, DOT_CHANNELS), product, name=_PRODUCTS)
-    return own.result(lambda r, g, lane, b: products[r, g, b, lane], channels)
+    return own.scaled(lambda r, g, lane, b: products[r, g, b, lane], channels)
+
+
+def dequantised(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -> Any:
+    """Return the same expression for many rows: weights are scaled once for all of them.
+
+    Then a result has one sum. What is summed over is cut into steps, whose weights stay in a cache.
+    """
+    te, own = tvm.te, _Expression(data, weights, scales, zeros)
+    at_once = max(n for n in range(1, own.blocks + 1) if own.blocks % n == 0 and n * own.block <= _MOST_DEPTH)
+    steps = own.blocks // at_once
+    step, block, part, half = (
+        _axis(extent, name) for extent, name in ((steps, "step"), (at_once, "block"), (own.each, "part"), (2, "half"))
+    )
+
+    def scaled(b: Any, p: Any, h: Any, g: Any, lane: Any) -> Any:
+        return own.unpacked(g, b * own.each + p, h, lane) * scales[g, b, lane]
+
+    shape = long_of(own.blocks, own.each, 2, own.groups, DOT_CHANNELS)
+    ready = te.compute(shape, scaled, name=_DEQUANTISED)
+
+    def product(r: Any, g: Any, s: Any, lane: Any) -> Any:
+        at = s * at_once + block
+        left = own.number(own.row(r), at * own.block + part * 2 + half)
+        return te.sum(left * ready[at, part, half, g, lane], axis=[block, part, half])
+
+    products = te.compute(long_of(own.rows, own.groups, steps, DOT_CHANNELS), product, name=_PRODUCTS)
+    return own.result(lambda r, g, lane: te.sum(products[r, g, step, lane], axis=step), channels)
 
 
 def quantised(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -> Any:
@@ -144,11 +176,11 @@ def quantised(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -
 
     products = te.compute(long_of(own.rows, own.groups, own.blocks, DOT_CHANNELS), product, name=_PRODUCTS)
 
-    def scaled(r: Any, g: Any, lane: Any, b: Any) -> Any:
+    def term(r: Any, g: Any, lane: Any, b: Any) -> Any:
         whole = products[r, g, b, lane] - own.zero(g, b, lane, "int32") * totals[own.row(r), b]
         return whole.astype("float32") * step[own.row(r), b]
 
-    return own.result(scaled, channels)
+    return own.scaled(term, channels)
 
 
 def _axis(extent: int, name: str) -> Any:
@@ -164,10 +196,12 @@ def designs(module: Any, target: Any) -> Designs | None:
     schedule = tvm.s_tir.Schedule(module)
     names = set(_names(schedule))
     in_bytes = _STEPS in names
-    if not names >= _OURS or (in_bytes and not dots.supported(target)):
+    if not names >= _OURS or not names & _WEIGHTS or (in_bytes and not dots.supported(target)):
         return None
     rows, groups, _ = shape_of(schedule.get(schedule.get_sblock(_SUMS)).writes[0].source)
-    tiles = _tiles(rows, groups)
+    if _DEQUANTISED in names:
+        return lambda schedule: [_design_of_many(schedule.copy(), *tile) for tile in _tiles(rows, groups, sums=1)]
+    tiles = _tiles(rows, groups, sums=2)
     if in_bytes:
         return lambda schedule: [
             _design(schedule.copy(), *tile, weights_first=first)
@@ -177,15 +211,15 @@ def designs(module: Any, target: Any) -> Designs | None:
     return lambda schedule: [_design(schedule.copy(), *tile, ahead=rows > tile[0]) for tile in tiles]
 
 
-def _tiles(rows: int, groups: int) -> list[tuple[int, int]]:
-    """Return rows and vectors of channels that are summed up in registers, the most first.
+def _tiles(rows: int, groups: int, *, sums: int) -> list[tuple[int, int]]:
+    """Return rows and vectors of channels that are summed up in registers, the most first; each result has `sums`.
 
-    >>> _tiles(128, 48), _tiles(1, 48), _tiles(7, 3)
-    ([(2, 4), (4, 2), (8, 1)], [(1, 4), (1, 2), (1, 1)], [(7, 1)])
+    >>> _tiles(128, 48, sums=2), _tiles(1, 48, sums=2), _tiles(128, 48, sums=1)
+    ([(2, 4), (4, 2), (8, 1)], [(1, 4), (1, 2), (1, 1)], [(4, 4), (8, 2), (8, 1)])
     """
     tiles = []
     for vectors in (4, 2, 1):
-        most = min(_MOST_ROWS, (_REGISTERS - 2 * vectors) // (2 * vectors))
+        most = min(_MOST_ROWS, (_REGISTERS - sums * vectors) // (sums * vectors))
         row = max(n for n in range(1, most + 1) if rows % n == 0)
         if groups % vectors == 0:
             tiles.append((row, vectors))
@@ -202,9 +236,7 @@ def _design(schedule: Any, rows: int, vectors: int, *, weights_first: bool = Tru
     in_bytes = _STEPS in _names(s)
     if in_bytes:
         _quantise(s)
-    *between, result = s.get_child_blocks(s.get_sblock("root"))[_names(s).index(_SUMS) + 1 :]
-    for block in between:
-        s.compute_inline(block)
+    result = _result(s)
     row, group, lane, block = s.get_loops(sums)
     group, vector = s.split(group, [None, *long_of(vectors)])
     tile, row = s.split(row, [None, *long_of(rows)])
@@ -237,6 +269,46 @@ def _design(schedule: Any, rows: int, vectors: int, *, weights_first: bool = Tru
     return s
 
 
+def _design_of_many(schedule: Any, rows: int, vectors: int) -> Any:
+    """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, of which all rows are computed.
+
+    A step's weights are written into a cache before its products with all rows.
+    """
+    s = schedule
+    ready, products, sums = (s.get_sblock(name) for name in (_DEQUANTISED, _PRODUCTS, _SUMS))
+    result = _result(s)
+    row, group, lane, step = s.get_loops(sums)
+    group, vector = s.split(group, [None, *long_of(vectors)])
+    tile, row = s.split(row, [None, *long_of(rows)])
+    s.reorder(group, step, tile, row, vector, lane)
+    unroll(s, row, vector)
+    s.vectorize(lane)
+    s.compute_at(products, tile, preserve_unit_loops=True)
+    row, vector, _, lane, block, part, half = s.get_loops(products)[3:]
+    s.reorder(block, part, half, row, vector, lane)
+    unroll(s, half, row, vector)
+    s.vectorize(lane)
+    s.compute_at(ready, step, preserve_unit_loops=True)
+    of_ready, part, half, vector, lane = s.get_loops(ready)[2:]
+    s.reorder(vector, of_ready, part, half, lane)
+    unroll(s, half)
+    s.vectorize(lane)
+    _write(s, result, group, whole=True)
+    chunks, _ = s.split(group, s.sample_perfect_tile(group, 2, _MOST_TILES))
+    s.parallel(chunks)
+    s.decompose_reduction(products, block)
+    s.decompose_reduction(sums, step)
+    return s
+
+
+def _result(s: Any) -> Any:
+    """Return the block that writes the result, with those between it and the sums inlined."""
+    *between, result = s.get_child_blocks(s.get_sblock("root"))[_names(s).index(_SUMS) + 1 :]
+    for block in between:
+        s.compute_inline(block)
+    return result
+
+
 def _names(s: Any) -> list[str]:
     return [str(s.get(block).name_hint) for block in s.get_child_blocks(s.get_sblock("root"))]
 
@@ -256,17 +328,17 @@ def _quantise(s: Any) -> None:
         s.decompose_reduction(reduction, s.get_loops(reduction)[-1])
 
 
-def _write(s: Any, result: Any, tile: Any) -> None:
-    """Write the result tile by tile; all of it at the end where its rows have several axes."""
+def _write(s: Any, result: Any, tile: Any, *, whole: bool = False) -> None:
+    """Write the result tile by tile, if that has not the `whole` columns; at the end where rows have several axes."""
     *outer, _, _ = extents_of(s.get(result), reduced=False)
-    at_once = math.prod(outer) == 1
+    at_once = whole or math.prod(outer) == 1
     if at_once:
         s.reverse_compute_at(result, tile, preserve_unit_loops=True)
     *rows, channel = s.get_loops(result)
     vector, lane = s.split(channel, [None, *long_of(DOT_CHANNELS)])
     s.vectorize(lane)
     if at_once:
-        unroll(s, rows[-1], vector)
+        unroll(s, *([] if whole else [rows[-1]]), vector)
     else:
         s.parallel(s.fuse(*rows))
 

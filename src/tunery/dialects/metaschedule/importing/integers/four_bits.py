@@ -1,5 +1,6 @@
 """Products with constant weights of 4 bits in blocks: MatMulNBits of com.microsoft, or DequantizeLinear before."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DE
 from tunery.dialects.metaschedule.variants import dots, nibbles
 
 _LOW, _BITS = 15, 4
+_MANY = 16  # rows, from which on weights are scaled once for all of them
 _BYTES = 4  # the accuracy level that bytes of data are enough for
 
 Array = npt.NDArray[Any]
@@ -40,7 +42,8 @@ def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) 
     if zeros is not None:
         points = numbers(zeros.value.numpy().reshape(channels, -1))[:, :blocks]
         given.append(relax.const(_grouped(points)))
-    form = nibbles.quantised if in_bytes else nibbles.exact
+    few = math.prod(sizes[:-1]) < _MANY
+    form = nibbles.quantised if in_bytes else nibbles.exact if few else nibbles.dequantised
 
     def expression(data: Any, weights: Any, scales: Any, zeros: Any = None) -> Any:
         return form(data, weights, scales, zeros, channels)
