@@ -10,16 +10,17 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, WorkError
 from tunery.cli.app import app
 from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
-from tunery.domain.request import NO_TRIMMING, Progress, Request, ShareRequest
+from tunery.domain.request import NO_TRIMMING, Progress, Request, ShareRequest, TuneReport
 from tunery.service.codec import request_data, request_of
 from tunery.service.kinds import KINDS, options_of
 from tunery.service.kinds._base import JobAtWork, JobKind, Options
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
+from tunery.service.stored_jobs import create_at_work, refuse_twin
 from tunery.store import Store, StoredAccount, open_store
 from tunery.tuning.job import leave
 from tunery.web._bodies import JobIn
@@ -218,7 +219,7 @@ def counted(store: Store, job_id: str) -> list[int]:
 
 @pytest.fixture
 def count_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = JobKind(name="count", options=CountOptions, go_on=_count, has_budget=True)
+    count = JobKind(name="count", options=CountOptions, go_on=_count, has_budget=True, identity=("to",))
     monkeypatch.setitem(cast("dict[str, JobKind[Any]]", KINDS), count.name, count)
 
 
@@ -274,6 +275,33 @@ def test_a_further_resumable_kind_goes_on_in_the_command_that_resumes_it(tmp_pat
     with open_store(str(path)) as store:
         assert store.job(stopped.job_id).message == "counted to 6"
         assert counted(store, stopped.job_id) == [*range(1, 7)]
+
+
+@pytest.mark.usefixtures("count_kind")
+def test_an_unfinished_job_is_taken_over_by_one_that_does_the_same_whatever_that_may_cost(tmp_path: Path) -> None:
+    stop, path = threading.Event(), str(tmp_path / "store.db")
+
+    def counted_to(stop: threading.Event | None = None, **options: object) -> TuneReport:
+        return tune(replace(request("count", **options), store=path), lambda _: stop and stop.set(), stop)
+
+    begun = counted_to(stop, to=8).job
+    assert begun.state is JobState.STOPPED
+    other = counted_to()
+    assert (other.resumed, other.job.message) == (False, "counted to 6")
+    same = counted_to(to=8, each_costs=0.5)
+    assert (same.resumed, same.job.job_id, same.job.message) == (True, begun.job_id, "counted to 8")
+
+
+@pytest.mark.usefixtures("count_kind")
+def test_jobs_that_do_different_things_work_beside_one_another_and_twins_do_not(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        create_at_work(store, request_data(request("count", to=60)))
+        refuse_twin(store, request_data(request("count", to=8)))
+        with pytest.raises(WorkError):
+            refuse_twin(store, request_data(request("count", to=60, each_costs=0.5)))
+        create_at_work(store, request_data(request("count")))
+        with pytest.raises(WorkError):
+            refuse_twin(store, request_data(request("count", to=CountOptions().to)))
 
 
 @pytest.mark.usefixtures("count_kind")

@@ -11,6 +11,7 @@ from tunery.domain.keys import canonical_json
 from tunery.domain.request import Request, ShareRequest, Trimming
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.preparing import absolute
+from tunery.service.kinds import identity
 
 _QUEUE = "queue"  # the store does not take what begins so for a part of the job's identity
 
@@ -27,6 +28,8 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
     other: Plain = {} if request.kind == DEFAULT_KIND else {"kind": request.kind}
     if request.options or request.kind != DEFAULT_KIND:
         other["options"] = canonical_json(dict(request.options))
+    if kept := identity(request):
+        other["identity"] = canonical_json(kept)
     trusted: Plain = {"trust": True} if request.trust else {}
     if request.trimming != Trimming():
         other["trimming"] = canonical_json(asdict(request.trimming))

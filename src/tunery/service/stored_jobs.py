@@ -10,12 +10,11 @@ from typing import Any
 
 from tunery._errors import UsageError, WorkError
 from tunery.accounting.prices import Prices
-from tunery.domain import JobState, JobStatus, Spend
+from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.job import ANSWER
 from tunery.service.codec import Plain, claim_of, request_of
 from tunery.store import Store
-from tunery.tuning.account import charged
 
 _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
 _OVER = (JobState.DONE, JobState.CANCELLED)
@@ -134,20 +133,6 @@ def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: P
     if request is not None:
         store.specify_job(job_id, request)
     leave(store, job_id, JobState.DONE)
-
-
-def add_spend(store: Store, job_id: str, spent: Spend) -> None:
-    """Add the times of a run to those of the job's earlier runs; what all have used is the ledger's word."""
-    status = store.job(job_id)
-    before = status.spend
-    times = replace(
-        before,
-        wall_s=before.wall_s + spent.wall_s,
-        machine_s=(before.machine_s or before.wall_s) + spent.machine_s,
-        currency=spent.currency,
-        cores=spent.cores,
-    )
-    store.save_job(replace(status, spend=charged(times, store.ledger(job_id))))
 
 
 def leave(store: Store, job_id: str, state: JobState, message: str = "", problem: str = "") -> None:

@@ -19,11 +19,10 @@ from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import import_model
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Reservation
-from tunery.service import stored_jobs
 from tunery.service.assignment import Assignment, importing
 from tunery.service.runtimes import Runtimes
 from tunery.store import AsyncStore, Charge, Store
-from tunery.tuning.account import Account, PricedCharge
+from tunery.tuning.account import Account, PricedCharge, charged
 
 R = TypeVar("R")
 
@@ -144,7 +143,7 @@ class Workplace:
         spent = Spend(
             wall_s=wall_s, machine_s=account.machine_s(), currency=account.prices.currency, cores=work.runtime.granted
         )
-        await self.store.write(partial(stored_jobs.add_spend, job_id=work.job_id, spent=spent))
+        await self.store.write(partial(_add_run, job_id=work.job_id, spent=spent))
 
     async def keep_stages(self, job_id: str, spans: Sequence[Span]) -> None:
         """Store which worker did what for a job in this run, for its report."""
@@ -159,6 +158,20 @@ class Workplace:
         key = (device.fingerprint, work.request.dialect, work.runtime.threads)
         work.runtime.share(await self.store.read(lambda store: store.calibration(*key)))
         return device
+
+
+def _add_run(store: Store, job_id: str, spent: Spend) -> None:
+    """Add the times of a run to those of the job's earlier runs; what all have used is the ledger's word."""
+    status = store.job(job_id)
+    before = status.spend
+    times = replace(
+        before,
+        wall_s=before.wall_s + spent.wall_s,
+        machine_s=(before.machine_s or before.wall_s) + spent.machine_s,
+        currency=spent.currency,
+        cores=spent.cores,
+    )
+    store.save_job(replace(status, spend=charged(times, store.ledger(job_id))))
 
 
 async def _each_dialect(request: Request, begin: Callable[[Request], Awaitable[Work]]) -> Work:

@@ -339,7 +339,10 @@ def live_jobs(connection: Connection, job_ids: Collection[str]) -> set[str]:
 
 
 def identity(request: Mapping[str, Any]) -> str:
-    """Return the hash of what makes two requests the same job: everything but its limits, queue, store and options."""
+    """Return the hash of what makes two requests the same job: everything but its limits, queue, store and options.
+
+    The options that count are in the request's `identity` too.
+    """
     kept = {key: value for key, value in request.items() if key.partition("_")[0] not in _NOT_IDENTITY}
     return digest(canonical_json(encode(kept)))
 

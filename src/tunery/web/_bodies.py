@@ -303,7 +303,8 @@ def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any]
     request, (before_s, after_s), message = dict(status.request), sums(status.tasks), status.message
     if files is not None:
         request["model"] = shown_model(str(request.get("model", "")))
-        request.pop("options", None)
+        for own in ("options", "identity"):
+            request.pop(own, None)
         message = without_places(message, files)
         answer = None if answer is None else json.loads(without_places(json.dumps(answer), files))
     return JobOut(

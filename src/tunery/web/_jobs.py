@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.budgets.months import refuse_used_up
 from tunery.service.codec import Plain, budget_data, request_data
-from tunery.service.kinds import KINDS, answer_of, resumable
+from tunery.service.kinds import KINDS, answer_of, resumable, unusual
 from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
 from tunery.web._files import FileAnswer, model_path, place_in
@@ -291,7 +291,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; {kind.refused}")
     request = _asked_here(job, LocalIn.model_validate({}))
     model = await model_of(request, service, caller, job.weights, job.name)
-    options = _unusual(job.kind, {name: getattr(job, name, None) for name in kind.asked})
+    options = unusual(job.kind, {name: getattr(job, name, None) for name in kind.asked})
     if "output" in kind.asked and (job.deliver or kind.needs_output):
         options["output"] = await compiled_place(service, model)
     return replace(request, model=model, options=options)
@@ -359,15 +359,8 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in kept.items() if key not in added}
     kept["model"] = place_in(str(kept["model"]))
     options = json.loads(kept.get("options", "{}"))
-    kept["options"] = {**_unusual(kept.get("kind", DEFAULT_KIND), options), "output": bool(options.get("output"))}
+    kept["options"] = {**unusual(kept.get("kind", DEFAULT_KIND), options), "output": bool(options.get("output"))}
     return kept
-
-
-def _unusual(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that differ from their kind's defaults: of others, no version has to know."""
-    known = fields(KINDS[kind].options) if kind in KINDS else ()  # a later version may have stored it
-    usual = {field.name: plain(field.default) for field in known}
-    return {name: value for name, value in options.items() if value is not None and value != usual.get(name)}
 
 
 async def _shown(service: Service, status: JobStatus) -> JobOut:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from tunery._errors import UsageError, misfit
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Request
+from tunery.reports.data import plain
 from tunery.reports.job import ANSWER, COMPILED
 from tunery.service.kinds._base import JobKind, Options
 from tunery.service.kinds.bench import BENCH
@@ -42,6 +43,19 @@ def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
     else:
         found = store.events.latest(status.job_id, ANSWER) if status.state is JobState.DONE else None
     return dict(found.payload) if found else None
+
+
+def unusual(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from their kind's defaults: of others, no version has to know."""
+    known = fields(KINDS[kind].options) if kind in KINDS else ()  # a later version may have stored it
+    usual = {field.name: plain(field.default) for field in known}
+    return {name: value for name, value in options.items() if value is not None and value != usual.get(name)}
+
+
+def identity(request: Request) -> dict[str, Any]:
+    """Return the options that say what a request's job does, but for those that have their defaults."""
+    named = KINDS[request.kind].identity if request.kind in KINDS else ()
+    return {name: value for name, value in unusual(request.kind, request.options).items() if name in named}
 
 
 def options_of(request: Request) -> Options:

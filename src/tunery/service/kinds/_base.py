@@ -51,6 +51,8 @@ class JobKind(Generic[O]):
         go_on: Does what is left of it, and returns how it stands then, which is stored: its tasks are its result. It
             charges the job for all but the reading of its model, tells `job.month` what it costs, and ends early if
             `job.stop` is set. It is cancelled where it takes no limit of the month and that is reached.
+        identity: The options of a resumable kind that say what is done: jobs in which one of them differs are different
+            jobs. The others may change where a job goes on.
         has_budget: Whether it works for as long as its budget lets it. Others that answer are quick, and need no place
             among those at work.
         measures: Whether it times candidates: in the caller's own process too it is stored and charged then.
@@ -64,6 +66,7 @@ class JobKind(Generic[O]):
     options: type[O]
     run: Callable[[Work, O], Awaitable[Answer]] | None = None
     go_on: Callable[[JobAtWork[O]], Awaitable[JobStatus]] | None = None
+    identity: tuple[str, ...] = ()
     has_budget: bool = False
     measures: Callable[[O], bool] = lambda _: False
     several_dialects: bool = False
