@@ -1,8 +1,10 @@
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +61,27 @@ def test_an_unknown_job_is_named(store: Store) -> None:
     for ask in (store.job, store.acquire_job, store.heartbeat):
         with pytest.raises(NothingFoundError, match="no job nope"):
             ask("nope")
+
+
+def test_a_job_that_several_store_at_once_is_new_to_one_of_them(url: str) -> None:
+    together = threading.Barrier(4)
+
+    def submit(store: Store) -> list[tuple[str, bool]]:
+        found = []
+        for number in range(10):
+            together.wait(30)
+            found.append(store.create_job_once({**REQUEST, "seed": number}, f"{number:012x}"))
+        return [(job.job_id, is_new) for job, is_new in found]
+
+    with ExitStack() as opened, ThreadPoolExecutor(4) as threads:
+        stores = [opened.enter_context(open_store(url)) for _ in range(4)]
+        results = list(threads.map(submit, stores))
+        jobs = stores[0].jobs()
+        states = [event for event in stores[0].events.after() if event.kind == "state"]
+    for same in zip(*results, strict=True):
+        assert len({job_id for job_id, _ in same}) == 1
+        assert sorted(is_new for _, is_new in same) == [False, False, False, True]
+    assert len(jobs) == len(states) == 10
 
 
 def test_the_same_request_resumes_whatever_its_budget(store: Store) -> None:

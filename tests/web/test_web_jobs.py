@@ -19,7 +19,6 @@ from clocks import Clock
 from web_tools import PATIENCE_S, Serve, Site
 
 from tunery._settings import cache_directory
-from tunery.domain import JobStatus
 from tunery.service import stored_jobs
 from tunery.store import Store
 
@@ -135,7 +134,7 @@ def test_the_same_post_is_one_job_whichever_version_stored_it_and_however_it_nam
 def test_a_key_that_another_coordinator_takes_meanwhile_is_refused_and_its_job_is_the_one_that_is_done(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def raced(store: Store, request: dict[str, Any], job_id: str) -> JobStatus:
+    def raced(store: Store, request: dict[str, Any], job_id: str) -> bool:
         real(store, {**request, "budget_trials": 9}, job_id)
         return real(store, request, job_id)
 
@@ -148,7 +147,11 @@ def test_a_key_that_another_coordinator_takes_meanwhile_is_refused_and_its_job_i
         assert refused.status_code == 422
         [job] = await site.manager.recover()
         assert job in refused.json()["detail"]
-        assert (await ended(ann, job))["spend"]["trials"] == 9
+        same = await ann.post("/v1/jobs", json={**QUICK, "budget": "9trials"}, headers={"Idempotency-Key": "l"})
+        assert (same.status_code, "location" in same.headers) == (200, False), "the other coordinator has answered 201"
+        assert await site.manager.recover() == [same.json()["id"]]
+        for one in (job, same.json()["id"]):
+            assert (await ended(ann, one))["spend"]["trials"] == 9
 
     serve(main)
 
@@ -156,7 +159,7 @@ def test_a_key_that_another_coordinator_takes_meanwhile_is_refused_and_its_job_i
 def test_a_post_whose_write_hangs_holds_up_none_of_another_key(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
 
-    def hanging(store: Store, request: dict[str, Any], job_id: str) -> JobStatus:
+    def hanging(store: Store, request: dict[str, Any], job_id: str) -> bool:
         hangs.set()
         assert goes_on.wait(PATIENCE_S)
         return real(store, request, job_id)

@@ -29,7 +29,7 @@ from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.runner import JobRunner, log_state
 from tunery.service.stored_jobs import ChangedJobError
-from tunery.store import Store
+from tunery.store import Store, new_job_id
 
 _MOST_WAITING = 10_000
 _STORE_AGAIN_S = 5.0
@@ -113,15 +113,25 @@ class JobManager:
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     async def submit(
-        self,
-        request: Request,
-        claim: ShareRequest | None = None,
-        imported: ImportedModel | None = None,
-        job_id: str = "",
+        self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None
     ) -> str:
         """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
 
-        Where `job_id` was submitted before, that job stays as it is; one of other words is left to who stored it.
+        Raises:
+            UsageError: as of `submit_once`.
+        """
+        job_id = new_job_id()
+        await self.submit_once(job_id, request, claim, imported)
+        return job_id
+
+    async def submit_once(
+        self,
+        job_id: str,
+        request: Request,
+        claim: ShareRequest | None = None,
+        imported: ImportedModel | None = None,
+    ) -> bool:
+        """Queue a job, and return True; where there is a job `job_id`, return False: it is left to who stored it.
 
         Raises:
             UsageError: nobody can run it: too many threads, an unknown effort, dialect, priority or missing file.
@@ -133,11 +143,11 @@ class JobManager:
         if len(self._entries) >= _MOST_WAITING:
             raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
         data = request_data(request, claim=claim)
-        status = await self.store.write(partial(stored_jobs.submit, request=data, job_id=job_id))
-        if status.state is JobState.QUEUED and status.request == data:
-            self._enter(status.job_id, request, claim, imported)
-            log_state(status.job_id, JobState.QUEUED, self._entries.get(status.job_id))
-        return status.job_id
+        is_new = await self.store.write(partial(stored_jobs.submit, request=data, job_id=job_id))
+        if is_new:
+            self._enter(job_id, request, claim, imported)
+            log_state(job_id, JobState.QUEUED, self._entries.get(job_id))
+        return is_new
 
     async def recover(self) -> list[str]:
         """Take in the jobs that an earlier manager left queued or running, whatever ended it; return their ids.

@@ -59,12 +59,12 @@ def begin(
     return store.job(status.job_id), found is not None
 
 
-def submit(store: Store, request: Plain, job_id: str) -> JobStatus:
-    """Store a new job for whoever is free first; where there is a job `job_id` already, return that one."""
-    status = store.create_job(request, job_id)
-    if status.state is JobState.QUEUED:
-        store.announce_job(status.job_id)
-    return status
+def submit(store: Store, request: Plain, job_id: str) -> bool:
+    """Store a job for whoever is free first, unless there is a job `job_id`; return whether there was none."""
+    _, is_new = store.create_job_once(request, job_id)
+    if is_new:
+        store.announce_job(job_id)
+    return is_new
 
 
 def create_at_work(store: Store, request: Plain) -> str:

@@ -3,6 +3,7 @@
 from tunery.store._accounts import StoredAccount, StoredToken
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
+from tunery.store._jobs import new_job_id
 from tunery.store._ledger import Charge
 from tunery.store._months import MonthMoney, MonthPart
 from tunery.store._store import AsyncStore, Store, missing, open_store
@@ -34,6 +35,7 @@ __all__ = [
     "Trial",
     "file_of",
     "missing",
+    "new_job_id",
     "open_store",
     "place_of",
 ]

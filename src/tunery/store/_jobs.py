@@ -15,7 +15,7 @@ from tunery.domain import JobState, JobStatus, canonical_json, digest
 from tunery.store._events import insert_event, lost_job
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, encode, plain
-from tunery.store.database.connection import Database, batched, database_time
+from tunery.store.database.connection import Database, batched, database_time, inserted
 from tunery.store.database.lease import Owner, lives, this_process
 from tunery.store.database.news import announce
 
@@ -38,22 +38,25 @@ class Jobs(Database):
         self._owner = this_process()
         self._leases: dict[str, Owner] = {}
 
-    def create_job(self, request: Mapping[str, str | int | float | bool | None], job_id: str = "") -> JobStatus:
-        """Store a new job, queued and at work nowhere; where there is a job `job_id` already, return that one."""
+    def create_job(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus:
+        """Store a new job, queued and at work nowhere."""
+        return self.create_job_once(request, new_job_id())[0]
+
+    def create_job_once(
+        self, request: Mapping[str, str | int | float | bool | None], job_id: str
+    ) -> tuple[JobStatus, bool]:
+        """Store a job as `create_job` does, unless there is a job `job_id`; return that job, and whether it is new."""
         now = time.time()
-        chosen = job_id or uuid.uuid4().hex[:12]
-        status = JobStatus(chosen, JobState.QUEUED, dict(request), created_at=now, updated_at=now)
+        status = JobStatus(job_id, JobState.QUEUED, dict(request), created_at=now, updated_at=now)
         account = str(request.get("queue_owner") or "")
         known = {"identity": identity(request), "request": encode(request), "created_at": now, "account": account}
-        row = sa.insert(_jobs).values(job_id=chosen, **known, **_progress(status, now))
+        row = {"job_id": job_id, **known, **_progress(status, now)}
 
-        def insert(connection: Connection) -> JobStatus:
-            there = connection.execute(sa.select(_jobs).where(_jobs.c.job_id == chosen)).mappings().first()
-            if there is not None:
-                return _status(connection, there)
-            connection.execute(row)
-            _tell(connection, chosen, status.state)
-            return status
+        def insert(connection: Connection) -> tuple[JobStatus, bool]:
+            if not inserted(connection, _jobs, row):
+                return _status(connection, _row(connection, job_id, self.place)), False
+            _tell(connection, job_id, status.state)
+            return status, True
 
         return self.write(insert)
 
@@ -328,6 +331,11 @@ class Jobs(Database):
             return mine
 
         return self.write(update)
+
+
+def new_job_id() -> str:
+    """Return an id that no job has."""
+    return uuid.uuid4().hex[:12]
 
 
 def live_jobs(connection: Connection, job_ids: Collection[str]) -> set[str]:

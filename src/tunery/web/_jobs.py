@@ -6,7 +6,6 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,16 +73,19 @@ async def enter(
     Raises:
         RefusedError: another job was submitted with this key, or the account has used up its month.
     """
-    job_id = _id_of(caller.account.name, key) if key else ""
-    async with service.keyed.setdefault(job_id, asyncio.Lock()) if job_id else nullcontext():
-        if job_id and (there := await _known(service, job_id)):
-            _check_same(there, request, claim)
-            return job_id, False
+    if not key:
         await check_month(service, caller)
-        new = await service.manager.submit(request, claim, job_id=job_id)
-        if job_id and (there := await _known(service, job_id)):  # another coordinator's may have come between
-            _check_same(there, request, claim)
-        return new, True
+        return await service.manager.submit(request, claim), True
+    job_id = _id_of(caller.account.name, key)
+    async with service.keyed.setdefault(job_id, asyncio.Lock()):
+        there = await _known(service, job_id)
+        if there is None:
+            await check_month(service, caller)
+            if await service.manager.submit_once(job_id, request, claim):
+                return job_id, True
+            there = await service.store.read(lambda store: store.job(job_id))  # another coordinator's came between
+        _check_same(there, request, claim)
+        return job_id, False
 
 
 def _check_same(there: JobStatus, request: Request, claim: ShareRequest) -> None:

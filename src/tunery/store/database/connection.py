@@ -223,6 +223,13 @@ def insert_new(
     connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=changed, where=replaced), list(rows))
 
 
+def inserted(connection: Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless there is one with its primary key, of another session too; return whether there was none."""
+    keys = list(table.primary_key)
+    insert = _insert(connection)(table).values(**row).on_conflict_do_nothing(index_elements=keys).returning(*keys)
+    return connection.execute(insert).first() is not None
+
+
 def upsert(connection: Connection, table: sa.Table, row: Mapping[str, Any], replaced: Collection[str]) -> None:
     """Insert a row, or change the `replaced` columns of the one that has its primary key."""
     insert = _insert(connection)(table).values(**row)
