@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
+from tunery._errors import CrashError, DialectError, StoreError, TargetError, TuneryError
 from tunery.cli.console.live import LiveLine
+from tunery.delivery.work import Work
+from tunery.service.kinds.compile import CompileOptions
 
 FAKE = ("--dialect", "fake")
 
@@ -54,6 +57,23 @@ def test_a_place_that_is_lost_while_tuning_is_told_as_one_that_was_never_there(
     assert "here" in answer.err
     [job] = run("jobs", "list", "--json").data["jobs"]
     assert (job["status"], job["spend"]["trials"]) == ("done", 8), "what was measured is kept"
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(("error", "code"), [(TargetError, 2), (StoreError, 2), (DialectError, 1), (CrashError, 1)])
+def test_a_network_that_is_not_compiled_after_tuning_ends_as_compile_does_once_the_table_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[TuneryError], code: int
+) -> None:
+    async def compile_network(work: Work, options: CompileOptions) -> None:
+        raise error("the wand is broken")
+
+    monkeypatch.setattr("tunery.service.kinds.tune.compile_network", compile_network)
+    answer = run("tune", "fake:wand?tasks=1", *FAKE, "--budget", "8trials", "-o", "out.tunery")
+    assert answer.code == code
+    assert "sum of tasks" in answer.out
+    assert "the wand is broken" in answer.err
+    [job] = run("jobs", "list", "--json").data["jobs"]
+    assert (job["status"], job["spend"]["trials"]) == ("done", 8)
 
 
 @pytest.mark.jobs

@@ -126,7 +126,6 @@ def run(
 ) -> None:
     """Tune with a live line, and compile if asked for; then compare, and print the result; `job_id` is resumed."""
     from tunery.cli.bench import compared_with
-    from tunery.delivery.compile import check_place
     from tunery.reports.data import plain
     from tunery.reports.job import COMPARED
     from tunery.service.session import Session
@@ -154,9 +153,7 @@ def run(
     if exit_code is not None:
         raise typer.Exit(exit_code)
     if failed:
-        if output is not None and job.state is not JobState.FAILED:
-            check_place(output, request, force=force)  # where the file may not go there any more, that is the error
-        raise error_of(job.problem, job.message)
+        raise tuned.undelivered or error_of(job.problem, job.message)
 
 
 def watched(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunery._errors import TuneryError
 from tunery.domain import DEFAULT_KIND, SEGMENT, Budget, JobStatus, Network, Spend, Task
 
 DEFAULT_DIALECT = "metaschedule"
@@ -142,7 +143,7 @@ class TuneReport:
     many of its kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be
     measured so (None: never, so it was one at a time). `elsewhere` says by node of the network why ONNX Runtime runs
     it. A kernel has `threads` threads. `tasks` is empty where a service did the work. `compiled` is about the file that
-    was asked for; None where there is none.
+    was asked for; None where there is none, and `undelivered` says why it could not be made.
     """
 
     job: JobStatus
@@ -157,6 +158,7 @@ class TuneReport:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     compiled: "CompileReport | None" = None
+    undelivered: TuneryError | None = None
 
 
 CONTESTANTS = {

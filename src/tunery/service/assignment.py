@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tunery._errors import TuneryError
 from tunery.delivery.work import Work
 from tunery.domain import JobState
 from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
@@ -27,7 +28,7 @@ class Assignment:
     `ending` says which, where the work is cancelled. `month` is the job's part of its account's month.
 
     Meanwhile `latest` is its progress, and `readers` read a model for it, whose files are held until its end;
-    `compiled` is the report of its network.
+    `compiled` is the report of its network, `undelivered` why there is none though it was asked for.
     """
 
     request: Request
@@ -40,6 +41,7 @@ class Assignment:
     latest: Progress | None = None
     readers: tuple[Work, ...] = ()
     compiled: CompileReport | None = None
+    undelivered: TuneryError | None = None
 
     def tell(self, progress: Progress) -> None:
         """Tell who follows it how it stands."""

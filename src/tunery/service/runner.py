@@ -83,7 +83,9 @@ class JobRunner(Workplace):
             beating.cancel()
         report = tune_report(done, known, self.store.place, resumed=resumed)
         tasks = tuple(task for one in work.each for task in one.model_read.tasks)
-        return replace(report, network=work.model_read.network, tasks=tasks, compiled=job.compiled)
+        return replace(
+            report, network=work.model_read.network, tasks=tasks, compiled=job.compiled, undelivered=job.undelivered
+        )
 
     async def do(self, job: Assignment, run: Callable[[Work], Awaitable[R]]) -> R:
         """Do a job that answers, which is neither stored nor charged."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tunery._errors import TuneryError
+from tunery._errors import TuneryError, error_of, problem_type
 from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Progress, Request
@@ -111,7 +111,8 @@ async def _compile(at: JobAtWork[TuneOptions], work: Work) -> str:
                 return "the network is not compiled yet"
         at.job.compiled, network = await compiling
     except TuneryError as error:
-        return f"the network was not compiled: {error}"
+        at.job.undelivered = error_of(problem_type(error), f"the network was not compiled: {error}")
+        return str(at.job.undelivered)
     finally:
         compiling.cancel()
         await asyncio.gather(compiling, return_exceptions=True)
