@@ -295,3 +295,17 @@ def test_a_driver_of_another_place_may_open_what_it_needs(tmp_path: Path) -> Non
     environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_device_is_looked_at_without_a_context_and_then_opened() -> None:
+    code = """
+import pyopencl
+from tunery.devices import open_device
+real, pyopencl.Context = pyopencl.Context, None
+device = open_device("opencl")
+looked = device.look()
+pyopencl.Context = real
+print(looked == device.describe() == device.look(), looked.absent)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True"], done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from tunery.devices.cpu.device import CpuDevice
-from tunery.devices.opencl.platform import MOST_THREADS, Connection, connect
+from tunery.devices.opencl.platform import MOST_THREADS, Connection, connect, find
 from tunery.domain import DeviceDescription
 
 _LEAST_FLUSH_BYTES = 32 * 2**20
@@ -38,7 +38,12 @@ class OpenClDevice(CpuDevice):
 
     @override
     def describe(self) -> DeviceDescription:
-        one = self.connection.device
+        connect()  # takes addresses, which a worker may have no room for later
+        return self.look()
+
+    @override
+    def look(self) -> DeviceDescription:
+        one = find().device
         facts = {
             "platform": one.platform.name.strip(),
             "version": one.version.strip(),

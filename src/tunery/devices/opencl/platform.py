@@ -31,6 +31,16 @@ def no_library() -> str:
 
 
 @dataclass(frozen=True)
+class Found:
+    """The module `cl`, a device that nothing was opened of yet, and the `thread` that does it; `kept`: it is kept."""
+
+    cl: Any
+    device: Any
+    thread: ThreadPoolExecutor
+    kept: bool
+
+
+@dataclass(frozen=True)
 class Connection:
     """One device of OpenCL in this process: the module `cl`, the device, a context, and a queue that keeps the time.
 
@@ -55,10 +65,10 @@ class Connection:
 
 
 @cache
-def connect() -> Connection:
-    """Open the first GPU, or else the first device, once in a process.
+def find() -> Found:
+    """Find the first GPU, or else the first device, once in a process.
 
-    PoCL starts its threads here, on the cores that the process may use, and with the rights of the one that opens it.
+    PoCL starts its threads here, on the cores that the process may use, and with the rights of the one that finds it.
 
     Raises:
         DialectError: there is none; the message says what to install.
@@ -74,20 +84,34 @@ def connect() -> Connection:
     except ImportError as error:
         raise DialectError(no_library()) from error
     thread = ThreadPoolExecutor(1, "opencl")
-    readable = (*_sandbox.SYSTEM, _VENDORS.parent, sys.prefix, sys.base_prefix)
-    writable = [os.environ["POCL_CACHE_DIR"]]
     drivers = [one.name for place in (_VENDORS, Path(cl.__file__).parent / ".libs") for one in place.glob("*.icd")]
     elsewhere = _ELSEWHERE & os.environ.keys()
     alone = bool(drivers) and not elsewhere and all("pocl" in one for one in drivers)
     if alone:
-        _sandbox.keep(thread, readable, writable)
-    found = thread.submit(_opened, cl, thread).result()
-    if not alone:  # other drivers open a GPU's files first
-        _sandbox.keep(thread, readable, writable)
-    return found
+        _keep(thread)
+    return Found(cl, thread.submit(_first, cl).result(), thread, alone)
 
 
-def _opened(cl: Any, thread: ThreadPoolExecutor) -> Connection:
+@cache
+def connect() -> Connection:
+    """Open the device that `find` returns, once in a process.
+
+    Raises:
+        DialectError: there is none; the message says what to install.
+    """
+    found = find()
+    context, queue = found.thread.submit(_opened, found.cl, found.device).result()
+    if not found.kept:  # other drivers open a GPU's files first
+        _keep(found.thread)
+    return Connection(found.cl, found.device, context, queue, found.thread)
+
+
+def _keep(thread: ThreadPoolExecutor) -> None:
+    readable = (*_sandbox.SYSTEM, _VENDORS.parent, sys.prefix, sys.base_prefix)
+    _sandbox.keep(thread, readable, [os.environ["POCL_CACHE_DIR"]])
+
+
+def _first(cl: Any) -> Any:
     with room_for_addresses():  # without it, that of a GPU would say nothing of itself, and another be taken
         try:
             devices = [one for platform in cl.get_platforms() for one in platform.get_devices()]
@@ -95,7 +119,10 @@ def _opened(cl: Any, thread: ThreadPoolExecutor) -> Connection:
             devices = []
         if not devices:
             raise DialectError(NO_PLATFORM)
-        device = next((one for one in devices if one.type & cl.device_type.GPU), devices[0])
+        return next((one for one in devices if one.type & cl.device_type.GPU), devices[0])
+
+
+def _opened(cl: Any, device: Any) -> tuple[Any, Any]:
+    with room_for_addresses():
         context = cl.Context([device])
-        queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-    return Connection(cl, device, context, queue, thread)
+        return context, cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
