@@ -33,7 +33,11 @@ async def _checked(work: Work, each: KnownTask) -> KnownTask:
     runtime, name = work.runtime, each.task.workload.name
     there = runtime.pools.on(Role.BUILDER, [runtime.measure_host])
     if not there:
-        raise WorkError(f"the default parameters of {name} cannot be verified on {work.request.on}; tune it first")
+        unused = f" ({'; '.join(map(str, each.skipped))})" if each.skipped else ""
+        raise WorkError(
+            f"the default parameters of {name} cannot be verified on {work.request.on}, and no record of it is used"
+            f"{unused}; tune it first"
+        )
     try:
         async with work.stage("build", Role.BUILDER, each.task.workload.kind, there[0]) as grant:
             found: tuple[Candidate, Candidate] = await runtime.call(
