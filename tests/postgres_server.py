@@ -6,18 +6,24 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
+from tunery._locks import hold_directory, is_held
+
 _START_S = 60.0
+_PLACE, _PREFIX = Path("/tmp"), "tunery-postgres-"
+_OLD_S = 60.0  # no directory is that old before it is held
 
 
 def binaries() -> Path | None:
@@ -35,7 +41,9 @@ class PostgresServer:
         self._programs = programs
         self._user = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="tunery-postgres-", dir="/tmp"))
+        sweep()
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
+        self._held = hold_directory(self._folder)
         password = secrets.token_hex(16)
         secret = self._folder / "password"
         secret.write_text(password, encoding="ascii")
@@ -77,6 +85,7 @@ class PostgresServer:
         """End the server and delete its data."""
         self.stop(crash=True)
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._held)
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -98,6 +107,23 @@ class PostgresServer:
         # The server ends with the thread that started it, also when the tests are killed.
         change = [f"--reuid={self._user}", f"--regid={self._user}", "--init-groups"] if self._user else []
         return ["setpriv", "--pdeathsig=QUIT", *change, "--", str(self._programs / program), *arguments]
+
+
+def sweep() -> None:
+    """Delete the directories of servers of this user whose tests were killed: nobody holds them, and no server runs."""
+    owner = pwd.getpwnam(user).pw_uid if (user := _unprivileged()) else os.geteuid()
+    for folder in _PLACE.glob(f"{_PREFIX}*"):
+        with suppress(OSError, ValueError, IndexError):
+            found = folder.lstat()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == owner
+            if ours and time.time() - found.st_mtime > _OLD_S and not is_held(folder) and not _runs(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(folder: Path) -> bool:
+    """Return whether a server runs on a directory: its file names its process."""
+    file = folder / "data" / "postmaster.pid"
+    return file.exists() and psutil.pid_exists(int(file.read_text(encoding="utf-8").split()[0]))
 
 
 @contextmanager

@@ -1,15 +1,21 @@
 """A PostgreSQL server that goes away while stores are open."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from job_tools import wait_until
 from sqlalchemy.engine import Connection
 from store_samples import HERE, record, task
 
-from postgres_server import PostgresServer, binaries
+import postgres_server
+from postgres_server import PostgresServer, binaries, sweep
 from tunery._errors import StoreError
 from tunery.store import Charge, Store, _store, open_store
 
@@ -28,6 +34,41 @@ def server() -> Iterator[PostgresServer]:
         yield started
     finally:
         started.close()
+
+
+KILLED = """
+import sys
+from postgres_server import PostgresServer, binaries
+server = PostgresServer(binaries())
+server.start()
+print(server.data.parent, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_killed_tests_leave_is_deleted_by_the_next_and_nothing_of_living_ones(server: PostgresServer) -> None:
+    paths = os.pathsep.join([str(Path(postgres_server.__file__).parent), *sys.path])
+    words, environment = [sys.executable, "-c", KILLED], os.environ | {"PYTHONPATH": paths}
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        left = Path(other.stdout.readline().strip())
+        for folder in (left, server.data.parent):
+            os.utime(folder, (0, 0))
+        server.stop()
+        sweep()
+        assert left.exists()
+        assert server.data.parent.exists(), "a server that is down for a while"
+        server.start()
+        other.kill()
+    os.utime(left, (0, 0))
+
+    def swept() -> bool:
+        sweep()
+        return not left.exists()
+
+    wait_until(swept)
+    with server.database():
+        pass
 
 
 @pytest.fixture
