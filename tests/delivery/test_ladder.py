@@ -1,13 +1,19 @@
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tunery._errors import WorkError
 from tunery.delivery.ladder import choose
+from tunery.delivery.own import with_right_defaults
 from tunery.delivery.query import skipped_lines
 from tunery.domain import (
     Candidate,
+    DeviceDescription,
     Measurement,
     Mode,
     Origin,
@@ -21,7 +27,11 @@ from tunery.domain import (
     Verification,
     Workload,
 )
+from tunery.domain.request import Request
 from tunery.store import Skipped, Store, open_store
+
+if TYPE_CHECKING:
+    from tunery.delivery.work import Work
 
 HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
 CHECKED, HALF = Verification("reference", 3, 0.1, True), Verification("reference", 1, 0.1, True)
@@ -64,6 +74,19 @@ def test_the_best_verified_record_is_delivered_with_its_rung(store: Store) -> No
     assert (choice.rung, choice.latency_s, choice.baseline_s) == (Rung.EXACT, 1e-3, 8e-3)
     assert choice.candidate is not None
     assert choice.candidate.key == "fast"
+
+
+def test_a_kernel_that_cannot_be_verified_on_its_host_is_refused_with_why_its_records_are_not_used(
+    store: Store,
+) -> None:
+    async def device() -> DeviceDescription:
+        return DeviceDescription("cpu", "a board", (0,), {})
+
+    add(store, task(), "fast", provenance=replace(HERE, settings="settings-b"))
+    no_builder = SimpleNamespace(device=device, pools=SimpleNamespace(on=lambda *_: ()), measure_host="pi")
+    work = cast("Work", SimpleNamespace(runtime=no_builder, request=Request("scale.toml", on="pi")))
+    with pytest.raises(WorkError, match=r"on pi.*1 record measured with other settings \(settings-b\)"):
+        asyncio.run(with_right_defaults(work, choose(store, [task()], HERE, "here")))
 
 
 def test_the_baseline_wins_where_it_is_fastest(store: Store) -> None:
