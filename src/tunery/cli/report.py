@@ -28,9 +28,6 @@ def report(
 ) -> None:
     """Write a job's gain over time and spend, its operators and who worked when to one page that needs no network."""
     from tunery._outputs import PAGE, check_output, whole_file
-    from tunery.reports.job import job_view
-    from tunery.reports.page import job_page
-    from tunery.store import file_of, open_store
 
     path = output_path(output, "report.html")
     if url := server_of(server, store, socket):
@@ -44,6 +41,10 @@ def report(
         else:
             say(f"written to {path}")
         return
+    from tunery.reports.job import job_view
+    from tunery.reports.page import job_page
+    from tunery.store import file_of, open_store
+
     store = store or own_store(socket)
     kept_in = file_of(store)
     inputs: list[Path] = [kept_in] if kept_in else []
