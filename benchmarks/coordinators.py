@@ -22,7 +22,7 @@ from tunery.domain import Budget, JobState, Mode
 from tunery.domain.request import Request, ShareRequest
 from tunery.service import stored_jobs
 from tunery.service.codec import request_data
-from tunery.store import Store, open_store
+from tunery.store import Store, new_job_id, open_store
 
 _LIMIT_S = 3600.0
 _ENDED = {JobState.DONE, JobState.FAILED, JobState.CANCELLED}
@@ -76,7 +76,9 @@ def _last_lines(places: list[Path]) -> str:
 def _submit(store: Store, number: int) -> str:
     model = f"fake:one?tasks=1&build_s=0.02&seed={number}"
     request = Request(model, dialect="fake", threads=1, budget=Budget(trials=16), store=store.url, seed=number)
-    return stored_jobs.submit(store, request_data(request, claim=ShareRequest()), "").job_id
+    job_id = new_job_id()
+    stored_jobs.submit(store, request_data(request, claim=ShareRequest()), job_id)
+    return job_id
 
 
 def _wait(store: Store, jobs: list[str], seconds: float) -> bool:

@@ -42,7 +42,7 @@ def fill(store: Store, count: int) -> list[str]:
     made = []
     for number in range(count):
         request = {"model": f"zoo:net{number % 50}", "name": "net", "kind": "tune", "queue_owner": "admin"}
-        status = store.create_job(request, f"{number:012x}")
+        status = store.create_job_once(request, f"{number:012x}")[0]
         store.save_job(replace(status, state=JobState.DONE, tasks=tasks, spend=Spend(wall_s=60.0, trials=600)))
         made.append(status.job_id)
     return made
