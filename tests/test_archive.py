@@ -1,5 +1,6 @@
 """A compiled network's file is bounded before it is read, and read as its manifest says or not at all."""
 
+import hashlib
 import json
 import os
 import resource
@@ -66,6 +67,21 @@ def test_many_members_are_read_where_they_lie(tmp_path: Path) -> None:
 
 def test_the_same_content_is_the_same_file(tmp_path: Path) -> None:
     assert archive(tmp_path / "one").read_bytes() == archive(tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("size", [0, 5, 1 << 20])
+def test_the_digest_of_a_file_is_known_once_it_is_written(size: int, tmp_path: Path) -> None:
+    body = bytes(range(251)) * (size // 251 + 1)
+    with new_archive(tmp_path / "net") as writer:
+        with writer.member("part") as member:
+            for part in (body[:size], memoryview(body)[:size], b"the end"):
+                member.write(part)
+        writer.finish({"dialect": "fake"})
+    assert writer.digest == hashlib.sha256((tmp_path / "net").read_bytes()).hexdigest()
+    assert content(tmp_path / "net") == 2 * body[:size] + b"the end"
+    with open_archive(tmp_path / "net") as opened:
+        assert bytes(opened.map("part")) == 2 * body[:size] + b"the end"
+        assert not opened.damaged()
 
 
 def test_nothing_is_left_of_an_archive_that_failed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import stat
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -34,6 +35,7 @@ _MOST_SIGNATURE_BYTES = 1 << 12
 _MOST_DIRECTORY_BYTES = 1 << 17  # of the zip archive; more than the 64 kB comment that is looked for at its end
 _MOST_MEMBERS, MOST_TARGETS, MOST_SHAPES = 512, 8, 17  # with what runs any shape
 _CHUNK = 1 << 20
+_BESIDE = 1 << 16  # bytes from which hashing them beside their writing is worth a hand-over to a thread
 _PAGE = 4096
 _HEADER_BYTES, _ZIP64_BYTES, _PADDING_FIELD = 30, 20, 0xD935  # the field that Android's zipalign pads with
 
@@ -331,9 +333,14 @@ def _refuse_constant(name: str) -> NoReturn:
 class ArchiveWriter:
     """Writes a compiled network: members first, then `finish` with what the manifest says of them."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._zip = archive
+    def __init__(self, archive: zipfile.ZipFile, file: "_HashedBeside") -> None:
+        self._zip, self._file = archive, file
         self._members: dict[str, dict[str, Any]] = {}
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the whole file, once that is written: behind the block of `new_archive`."""
+        return self._file.sha256.hexdigest()
 
     def add(self, name: str, source: Path) -> None:
         """Copy a file into the archive."""
@@ -366,7 +373,7 @@ class ArchiveWriter:
         info = _info(name)
         info.extra = _padding(self._zip.start_dir + _HEADER_BYTES + len(name.encode()) + _ZIP64_BYTES)
         with self._zip.open(info, "w", force_zip64=True) as file:
-            writer = MemberWriter(file)
+            writer = MemberWriter(file, self._file.pool)
             yield writer
         info.extra = b""  # the directory, which is bounded, goes without the padding
         self._members[name] = {"bytes": writer.size, "sha256": writer.sha256.hexdigest()}
@@ -389,34 +396,62 @@ def _padding(end: int) -> bytes:
     return struct.pack("<HH", _PADDING_FIELD, size) + bytes(size)
 
 
-class MemberWriter:
+class _HashedBeside:
+    """Hashes what is written to a file, on a thread beside the writing; it cannot be sought in."""
+
+    def __init__(self, file: IO[bytes], pool: ThreadPoolExecutor) -> None:
+        self._file, self.pool = file, pool
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write bytes, or a view of bytes."""
+        if len(data) < _BESIDE:
+            self.sha256.update(data)
+            return self._file.write(data)
+        hashing = self.pool.submit(self.sha256.update, data)
+        written = self._file.write(data)
+        hashing.result()
+        return written
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+class MemberWriter(_HashedBeside):
     """Counts and hashes what is written to a member."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.size, self.sha256 = 0, hashlib.sha256()
+    def __init__(self, file: IO[bytes], pool: ThreadPoolExecutor) -> None:
+        super().__init__(file, pool)
+        self.size = 0
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Write bytes, or a view of bytes."""
-        self.sha256.update(data)
-        self._file.write(data)
-        self.size += len(data)
+    @override
+    def write(self, data: bytes | memoryview) -> int:
+        written = super().write(data)
+        self.size += written
+        return written
 
 
 @contextmanager
 def new_archive(path: Path) -> Iterator[ArchiveWriter]:
     """Yield a writer of a file; nothing is left of it if the block fails. It has no dates: same content, same file.
 
+    It is written from its begin to its end, so that its digest is known with its last byte.
+
     Raises:
         OSError: the file cannot be written.
     """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        try:
-            yield ArchiveWriter(archive)
-        except BaseException:
-            with suppress(OSError):
-                path.unlink()
-            raise
+    with ThreadPoolExecutor(2) as pool, path.open("wb") as file:
+        hashed = _HashedBeside(file, pool)
+        with zipfile.ZipFile(hashed, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]  # it is only written to
+            try:
+                yield ArchiveWriter(archive, hashed)
+            except BaseException:
+                with suppress(OSError):
+                    path.unlink()
+                raise
 
 
 def extend_manifest(path: Path, facts: Mapping[str, Any]) -> None:

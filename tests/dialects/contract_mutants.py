@@ -479,6 +479,16 @@ class TestUncovered(Base):
     expected = "test_compile_covers_every_task"
 
 
+class AnotherDigest(Able):
+    def compile(self, network, target, chosen, output, parts=NO_PARTS):
+        return replace(super().compile(network, target, chosen, output, parts), digest="0" * 64)
+
+
+class TestAnotherDigest(Base):
+    made = AnotherDigest
+    expected = "test_compile_covers_every_task"
+
+
 class OneThread(Able):
     def load_network(self, path, threads=None, digest=""):
         return super().load_network(path, 1, digest)

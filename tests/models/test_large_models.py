@@ -1,9 +1,12 @@
 """Models of more weights than an ONNX file can hold: prepared without their values ever being in memory at once."""
 
+import errno
+import hashlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from tunery.models import prepare
 ROWS, COLUMNS, COUNT = 16_384, 12_288, 3
 BYTES = ROWS * COLUMNS * 4
 WEIGHTS = "weights/data.bin"
+SMALL = (512, 1024)
 CODE = """
 import json, resource, sys
 from dataclasses import asdict
@@ -119,3 +123,48 @@ def test_a_large_model_that_cannot_be_read_is_refused_in_one_sentence(
     with pytest.raises(ModelError) as caught:
         prepare(str(source), {}, tmp_path / "made")
     assert "\n" not in str(caught.value)
+
+
+def refuse(*_: int) -> int:
+    raise OSError(errno.EXDEV, "another file system")
+
+
+def copy_less(source: int, target: int, count: int, at: int, to: int) -> int:
+    """Copy some of the bytes, and fail later."""
+    if at % 3 == 2:
+        refuse()
+    return os.pwrite(target, os.pread(source, min(count, 1001), at), to)
+
+
+@pytest.mark.parametrize("copy", [None, refuse, copy_less, lambda *_: 0], ids=["whole", "refused", "in part", "none"])
+def test_large_weights_are_copied_however_the_system_copies(
+    copy: Callable[..., int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunery.models.onnx._file.MOST_BYTES", 4 << 20)
+    if copy:
+        monkeypatch.setattr("os.copy_file_range", copy)
+    rows, columns = SMALL
+    given = np.random.default_rng(5).standard_normal((3, rows, columns), np.float32)
+    given[1, 128:] = 0
+    graph = helper.make_graph([], "large", [], [])
+    with (tmp_path / "data").open("wb") as file:
+        for at, array in enumerate(given):
+            offset = 100 + at * (given[0].nbytes + 5000)
+            file.seek(offset)
+            file.write(array[: 128 if at == 1 else rows].tobytes())
+            weight = graph.initializer.add(name=f"w{at}", data_type=TensorProto.FLOAT, dims=SMALL)
+            weight.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", "data"), ("offset", offset), ("length", array.nbytes)):
+                weight.external_data.add(key=key, value=str(value))
+            graph.input.append(helper.make_tensor_value_info(f"x{at}", TensorProto.FLOAT, [1, rows]))
+            graph.output.append(helper.make_tensor_value_info(f"y{at}", TensorProto.FLOAT, [1, columns]))
+            graph.node.append(helper.make_node("MatMul", [f"x{at}", f"w{at}"], [f"y{at}"]))
+    (tmp_path / "m.onnx").write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+    made = prepare(str(tmp_path / "m.onnx"), {}, tmp_path / "made")
+    kept = Path(made.path).parent / made.weights
+    assert hashlib.sha256(kept.read_bytes()).hexdigest() == made.weights
+    assert kept.stat().st_blocks * 512 < given.nbytes - (1 << 20), "holes stay holes"
+    for tensor in onnx.load(made.path).graph.initializer:
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), given[int(tensor.name[1:])])

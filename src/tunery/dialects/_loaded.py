@@ -61,13 +61,14 @@ class Compiled:
     """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default).
 
     `left_out` says, by workload, what the search that found a candidate did without, and why; `elsewhere`, by node of
-    the network, why ONNX Runtime runs it.
+    the network, why ONNX Runtime runs it. `digest` is the SHA-256 of the file, where writing it gave that.
     """
 
     path: str
     coverage: Mapping[str, str | None]
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    digest: str = ""
 
 
 MOST_THREADS = 4096

@@ -22,6 +22,7 @@ is tried, and what the dialect `heeds`; `task` (the task that is searched), the 
 tasks from networks gives a fixture `tasks` instead of `network`.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -792,7 +793,9 @@ class DialectContract(ContractFixtures):
     @needs(NetworkCompiler)
     def test_compile_covers_every_task(self, dialect: WholeDialect, compiled: Compiled, tasks: list[Task]) -> None:
         """Coverage names each workload, with its candidate or None; unknown workloads in `chosen` are ignored."""
-        assert Path(compiled.path).stat().st_size > 0, "the compiled file is empty"
+        data = Path(compiled.path).read_bytes()
+        assert data, "the compiled file is empty"
+        assert compiled.digest in {"", hashlib.sha256(data).hexdigest()}, "its digest is another file's"
         assert set(compiled.coverage) == {task.workload.key for task in tasks}, "coverage names other workloads"
         chosen = dialect.baseline(tasks[0]).key
         assert compiled.coverage[tasks[0].workload.key] == chosen, "the chosen candidate is not used"

@@ -1,11 +1,13 @@
 """Large weights of a prepared network that no ONNX file can hold: in a second file beside it, never all in memory."""
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 import onnx
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
@@ -13,7 +15,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from tunery._errors import ModelError
 from tunery.models.onnx._file import FileStamp, Stretch
 
-_ALIGNMENT, _CHUNK, _REMEMBERED = 4096, 1 << 24, 16
+_ALIGNMENT, _CHUNK, _REMEMBERED = 4096, 1 << 20, 16
 
 
 def digest_of(places: Iterable[Stretch], stamps: Iterable[FileStamp]) -> str:
@@ -46,16 +48,12 @@ def keep_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], path: Path
     Raises:
         ModelError: a value cannot be read.
     """
-    offsets, zeros = _laid_out(large.values()), bytes(_CHUNK)
+    offsets = _laid_out(large.values())
     with scratch.open("xb") as file:
         for place, offset in offsets.items():
-            file.seek(offset)
-            for chunk in _chunks(place):
-                if chunk == (zeros if len(chunk) == _CHUNK else bytes(len(chunk))):  # holes stay holes
-                    file.seek(len(chunk), os.SEEK_CUR)
-                else:
-                    file.write(chunk)
-        file.truncate(file.tell())
+            for part in _without_holes(place):
+                _copy(part, file, offset + part.offset - place.offset)
+        file.truncate(max(offset + place.length for place, offset in offsets.items()))
     scratch.replace(path)
     for tensor in (tensor for tensor in model.graph.initializer if tensor.name in large):
         place = large[tensor.name]
@@ -81,17 +79,50 @@ def weights_of(model: onnx.ModelProto) -> str:
     return str(next(found, ""))
 
 
-def _chunks(place: Stretch) -> Iterator[bytes]:
-    """Yield a weight's value in pieces."""
+def _without_holes(place: Stretch) -> Iterator[Stretch]:
+    """Yield the parts of a weight's value that are not holes in its file."""
+    at, end = place.offset, place.offset + place.length
     with _told(place), place.path.open("rb") as file:
+        while at < end:
+            try:
+                start = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole follows
+                    return
+                raise
+            at = min(end, os.lseek(file.fileno(), start, os.SEEK_HOLE))
+            if start < at:
+                yield Stretch(place.path, start, at - start)
+
+
+def _copy(part: Stretch, file: IO[bytes], offset: int) -> None:
+    """Copy bytes to an offset of a file; the file system does it, and may let both files share them, if it can."""
+    done = 0
+    with suppress(OSError), part.path.open("rb") as source:  # what goes wrong is read and written below
+        while done < part.length:
+            copied = os.copy_file_range(
+                source.fileno(), file.fileno(), part.length - done, part.offset + done, offset + done
+            )
+            if not copied:
+                break
+            done += copied
+    file.seek(offset + done)
+    for chunk in _chunks(Stretch(part.path, part.offset + done, part.length - done)):
+        file.write(chunk)
+
+
+def _chunks(place: Stretch) -> Iterator[memoryview]:
+    """Yield a weight's value in pieces, each until the next one is asked for."""
+    piece = memoryview(bytearray(min(_CHUNK, place.length)))
+    with _told(place), place.path.open("rb", buffering=0) as file:
         file.seek(place.offset)
         left = place.length
         while left:
-            chunk = file.read(min(_CHUNK, left))
-            if not chunk:
+            size = file.readinto(piece[: min(_CHUNK, left)])
+            if not size:
                 raise ModelError(f"{str(place.path)!r} was cut short while it was read; prepare the model again")
-            left -= len(chunk)
-            yield chunk
+            left -= size
+            yield piece[:size]
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class Importer(Preparer):
         compiler = NetworkCompiler.of(self._dialect)
         with self._blobs.scratch() as directory:
             compiled = compiler.compile(self._here(network), target, chosen, directory / "network", built)
-            blob = self._blobs.put(directory / "network", temporary=True, move=True)
+            blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
         size_bytes = self._blobs.get(blob).stat().st_size
         return CompiledBlob(blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere)
 

@@ -67,8 +67,9 @@ def _compile(
     manifest = manifest_of(network, target, coverage, kernels)
     manifest["instructions"] = sorted(instructions(target.config))
     linking = _linking(target.config)
-    _write(executable, linking, objects, weights, [segment.model for segment in lowered.segments], manifest, output)
-    return Compiled(str(output), coverage, _left_out(lowered, chosen, found), lowered.elsewhere)
+    segments = [segment.model for segment in lowered.segments]
+    digest = _write(executable, linking, objects, weights, segments, manifest, output)
+    return Compiled(str(output), coverage, _left_out(lowered, chosen, found), lowered.elsewhere, digest)
 
 
 def _left_out(
@@ -184,12 +185,13 @@ def _write(  # noqa: PLR0917 - what a file holds
     segments: Sequence[bytes],
     manifest: Mapping[str, Any],
     output: Path,
-) -> None:
+) -> str:
+    """Write a network's file, and return its SHA-256."""
     try:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch, replacing(output) as part:
             library = Path(scratch, LIBRARY)
             executable.export_library(str(library), fcompile=linking, addons=[str(path) for path in objects])
-            write_archive(part, manifest, library, weights, segments)
+            return write_archive(part, manifest, library, weights, segments)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
 

@@ -46,10 +46,10 @@ def write_archive(
     library: Path,
     weights: Sequence[Weight] = (),
     segments: Sequence[bytes] = (),
-) -> None:
+) -> str:
     """Write `library`, the weights, the models of segments and the manifest, with the versions it needs, to a new file.
 
-    The manifest has the segments' lengths; they are written one behind the other.
+    Return the file's SHA-256. The manifest has the segments' lengths; they are written one behind the other.
     """
     whole = {"format": FORMAT, **manifest, "versions": _installed()}
     with new_archive(file) as archive:
@@ -63,6 +63,7 @@ def write_archive(
                     member.write(one)
         archive.add(LIBRARY, library)
         archive.finish(whole)
+    return archive.digest
 
 
 def read_archive(
