@@ -68,3 +68,5 @@ def test_every_element_is_where_its_indices_say(name: str, monkeypatch: pytest.M
     assert packed.flags.c_contiguous
     assert not np.shares_memory(packed, source)
     np.testing.assert_array_equal(packing.unpack(packed, shape, indices), source)
+    room = np.full(target, np.nan, np.float32)
+    np.testing.assert_array_equal(pack(source, target, indices, lambda *_: room), wanted)

@@ -15,12 +15,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import ModelError
-from tunery.models import prepare
+from tunery.blobs import DirectoryBlobs
+from tunery.dialects import Array
+from tunery.models import _prepare, prepare
+from tunery.runtime.preparing import Preparer
 
 ROWS, COLUMNS, COUNT = 16_384, 12_288, 3
 BYTES = ROWS * COLUMNS * 4
 WEIGHTS = "weights/data.bin"
-SMALL = (512, 1024)
+SMALL, FULL = (512, 1024), 128
 CODE = """
 import json, resource, sys
 from dataclasses import asdict
@@ -136,22 +139,19 @@ def copy_less(source: int, target: int, count: int, at: int, to: int) -> int:
     return os.pwrite(target, os.pread(source, min(count, 1001), at), to)
 
 
-@pytest.mark.parametrize("copy", [None, refuse, copy_less, lambda *_: 0], ids=["whole", "refused", "in part", "none"])
-def test_large_weights_are_copied_however_the_system_copies(
-    copy: Callable[..., int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Array]:
+    """Give a model of 6 MB where 4 MB are too many, and its three matrices, of which one is mostly a hole."""
     monkeypatch.setattr("tunery.models.onnx._file.MOST_BYTES", 4 << 20)
-    if copy:
-        monkeypatch.setattr("os.copy_file_range", copy)
     rows, columns = SMALL
-    given = np.random.default_rng(5).standard_normal((3, rows, columns), np.float32)
-    given[1, 128:] = 0
+    matrices = np.random.default_rng(5).standard_normal((3, rows, columns), np.float32)
+    matrices[1, FULL:] = 0
     graph = helper.make_graph([], "large", [], [])
     with (tmp_path / "data").open("wb") as file:
-        for at, array in enumerate(given):
-            offset = 100 + at * (given[0].nbytes + 5000)
+        for at, array in enumerate(matrices):
+            offset = 100 + at * (array.nbytes + 5000)
             file.seek(offset)
-            file.write(array[: 128 if at == 1 else rows].tobytes())
+            file.write(array[: FULL if at == 1 else rows].tobytes())
             weight = graph.initializer.add(name=f"w{at}", data_type=TensorProto.FLOAT, dims=SMALL)
             weight.data_location = TensorProto.EXTERNAL
             for key, value in (("location", "data"), ("offset", offset), ("length", array.nbytes)):
@@ -159,12 +159,54 @@ def test_large_weights_are_copied_however_the_system_copies(
             graph.input.append(helper.make_tensor_value_info(f"x{at}", TensorProto.FLOAT, [1, rows]))
             graph.output.append(helper.make_tensor_value_info(f"y{at}", TensorProto.FLOAT, [1, columns]))
             graph.node.append(helper.make_node("MatMul", [f"x{at}", f"w{at}"], [f"y{at}"]))
-    (tmp_path / "m.onnx").write_bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    )
-    made = prepare(str(tmp_path / "m.onnx"), {}, tmp_path / "made")
+    path = tmp_path / "m.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    return path, matrices
+
+
+@pytest.mark.parametrize("copy", [None, refuse, copy_less, lambda *_: 0], ids=["whole", "refused", "in part", "none"])
+def test_large_weights_are_copied_however_the_system_copies(
+    copy: Callable[..., int] | None, few: tuple[Path, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, matrices = few
+    if copy:
+        monkeypatch.setattr("os.copy_file_range", copy)
+    made = prepare(str(path), {}, tmp_path / "made")
     kept = Path(made.path).parent / made.weights
     assert hashlib.sha256(kept.read_bytes()).hexdigest() == made.weights
-    assert kept.stat().st_blocks * 512 < given.nbytes - (1 << 20), "holes stay holes"
+    assert kept.stat().st_blocks * 512 < matrices.nbytes - (1 << 20), "holes stay holes"
     for tensor in onnx.load(made.path).graph.initializer:
-        np.testing.assert_array_equal(numpy_helper.to_array(tensor), given[int(tensor.name[1:])])
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), matrices[int(tensor.name[1:])])
+
+
+def test_of_a_model_that_is_known_the_weights_alone_are_copied_again(
+    few: tuple[Path, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = str(few[0])
+    with DirectoryBlobs(tmp_path / "blobs") as blobs:
+        first = Preparer(blobs).load(source, {})
+        assert Preparer(blobs).load(source, {}) == first
+    monkeypatch.setattr(_prepare, "simplify", lambda *_: pytest.fail("it was prepared before"))
+    with DirectoryBlobs(tmp_path / "blobs") as blobs:
+        assert not blobs.has(first.weights)
+        assert Preparer(blobs).load(source, {}) == first
+        assert len(onnx.load(blobs.get(first.blob)).graph.initializer) == len(few[1])
+        assert blobs.get(first.weights, verify=True)
+
+
+def test_weights_that_change_while_they_are_copied_are_not_kept(
+    few: tuple[Path, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_to_it(*_: int) -> int:
+        with (tmp_path / "data").open("r+b") as file:
+            file.write(b"other")
+        return 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.copy_file_range", write_to_it)
+        with pytest.raises(ModelError, match="has changed"):
+            prepare(str(few[0]), {}, tmp_path / "made")
+    made = prepare(str(few[0]), {}, tmp_path / "made")
+    kept = Path(made.path).parent / made.weights
+    assert hashlib.sha256(kept.read_bytes()).hexdigest() == made.weights

@@ -21,7 +21,7 @@ from tunery.domain import Network, TensorSpec, canonical_json, digest, merged_sp
 from tunery.models import zoo
 from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compiled
 from tunery.models.onnx import _file as _onnx_file
-from tunery.models.onnx._beside import digest_of, keep_beside, weights_of
+from tunery.models.onnx._beside import copy_weights, digest_of, name_beside, weights_of
 from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, free_inputs, unfit
 from tunery.models.onnx._detached import may_stay, serialised
 from tunery.models.onnx._expand import expandable
@@ -203,7 +203,7 @@ def _prepare(
     parameters = _parameters(source.model)
     path = known(identity) or directory / f"{identity}.onnx"
     prepared = _reuse(path)
-    if prepared is None or not (path.parent / weights_of(prepared)).exists():
+    if prepared is None:
         path = directory / f"{identity}.onnx"
         if source.complete:
             source.complete(source.model)
@@ -214,10 +214,17 @@ def _prepare(
                 prepared, weights = simplify(source.model, Path(scratch), ranks, source.kept)
             except MisfitError as error:
                 raise ModelError(unfit(declared, shapes, error.detail) if shapes else str(error)) from error
-            if source.kept:
-                keep_beside(prepared, source.kept, directory / source.weights, Path(scratch) / "weights")
+            if source.large:
                 _onnx_file.check_unchanged(source.beside, Path(model))
+            name_beside(prepared, source.kept, source.weights)
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
+    weights_file = weights_of(prepared)
+    if weights_file and not (path.parent / weights_file).exists():
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
+            copied = Path(scratch) / "weights"
+            copy_weights(source.kept.values(), copied)
+            _onnx_file.check_unchanged(source.beside, Path(model))
+            copied.replace(directory / weights_file)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)
     sizes = {spec.name: spec.shape for spec in inputs}
@@ -232,7 +239,7 @@ def _prepare(
         parameters,
         batch_of_one=assumed,
         beside=dict(source.beside),
-        weights=weights_of(prepared),
+        weights=weights_file,
     )
 
 

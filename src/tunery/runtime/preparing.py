@@ -42,7 +42,7 @@ class Preparer:
         with self._blobs.scratch() as directory:
             network = prepare(model, shapes, directory, trust=trust, known=self._known)
             path, key = Path(network.path), _key(network.digest)
-            if network.weights and path.parent == directory:
+            if network.weights and (directory / network.weights).exists():
                 self._put_weights(network, directory)
             if path.parent != directory and (blob := self._blobs.find(key)):
                 return replace(network, path="", blob=blob)

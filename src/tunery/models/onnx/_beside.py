@@ -19,7 +19,7 @@ _ALIGNMENT, _CHUNK, _REMEMBERED = 4096, 1 << 20, 16
 
 
 def digest_of(places: Iterable[Stretch], stamps: Iterable[FileStamp]) -> str:
-    """Return the digest of the file that `keep_beside` writes of these values; `stamps` are of the files they are in.
+    """Return the digest of the file that `copy_weights` writes of these values; `stamps` are of the files they are in.
 
     A process that asks again for files that have not changed gets it without reading them.
 
@@ -40,26 +40,30 @@ def _digest_of(places: tuple[Stretch, ...], _: tuple[FileStamp, ...]) -> str:
     return hashed.hexdigest()
 
 
-def keep_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], path: Path, scratch: Path) -> None:
-    """Write the values of large weights to the file `path`, which those that a model still has name then.
+def copy_weights(places: Iterable[Stretch], path: Path) -> None:
+    """Write these values to a new file, whose digest is that of `digest_of` if no file has changed since.
 
-    It is written as `scratch` first, and called by its digest. A value that several weights share is there once.
+    A value that several weights share is there once, and holes stay holes.
 
     Raises:
         ModelError: a value cannot be read.
     """
-    offsets = _laid_out(large.values())
-    with scratch.open("xb") as file:
+    offsets = _laid_out(places)
+    with path.open("xb") as file:
         for place, offset in offsets.items():
             for part in _without_holes(place):
                 _copy(part, file, offset + part.offset - place.offset)
         file.truncate(max(offset + place.length for place, offset in offsets.items()))
-    scratch.replace(path)
+
+
+def name_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], location: str) -> None:
+    """Say in a model that its large weights are in the file of that name, where `copy_weights` puts them."""
+    offsets = _laid_out(large.values())
     for tensor in (tensor for tensor in model.graph.initializer if tensor.name in large):
         place = large[tensor.name]
         tensor.data_location = onnx.TensorProto.EXTERNAL
         del tensor.external_data[:]
-        told = {"location": path.name, "offset": str(offsets[place]), "length": str(place.length)}
+        told = {"location": location, "offset": str(offsets[place]), "length": str(place.length)}
         for key, value in told.items():
             tensor.external_data.add(key=key, value=value)
 

@@ -1,6 +1,7 @@
 """Applying the packing of weights: a permutation, told by index expressions as nested lists that JSON can hold."""
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,13 +20,18 @@ OPERATORS = {
 }
 
 
-def pack(source: Array, shape: tuple[int, ...], indices: list[Index]) -> Array:
-    """Return `source` written to an array of `shape` at the given indices of its elements; the rest is zero."""
+def pack(source: Array, shape: tuple[int, ...], indices: list[Index], empty: Callable[..., Array] = np.empty) -> Array:
+    """Return `source` written to an array of `shape` at the given indices of its elements; the rest is zero.
+
+    An array that has no rest is one that `empty` gives for a shape and a type.
+    """
     places = _places(source.shape, indices)
     order = _split_axes(source.shape, shape, places)
     if order is not None:  # a transposition, which is several times faster than writing element by element
         parts = [shape[dim] for dim in order]
-        return source.reshape(parts).transpose(np.argsort(order)).copy()
+        packed = empty(shape, source.dtype)
+        np.copyto(packed, source.reshape(parts).transpose(np.argsort(order)))
+        return packed
     packed = np.zeros(shape, source.dtype)
     packed[tuple(places)] = source
     return packed

@@ -7,7 +7,7 @@ convolutions are up to four times as large as the model's.
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -50,10 +50,24 @@ class Weight:
         """How many bytes `prepared` returns."""
         return math.prod(self.packing[0]) * self.array.itemsize if self.packing else self.prepared().nbytes
 
-    def prepared(self) -> Array:
-        """Return what the kernel takes."""
+    def prepared(self, empty: Callable[..., Array] = np.empty) -> Array:
+        """Return what the kernel takes; where it is packed, in an array that `empty` gives."""
         array = transformed([self.array], {0: self.transform})[0] if self.transform else self.array
-        return pack(array, *self.packing) if self.packing else array
+        return pack(array, *self.packing, empty) if self.packing else array
+
+
+class _Room:
+    """Memory for one array at a time: new memory for each would have to come from the system."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an array, in the place of the one before."""
+        size = math.prod(shape) * dtype.itemsize
+        if size > self._bytes.size:
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size].view(dtype).reshape(shape)
 
 
 def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collection[int] | None = None) -> dict[str, Any]:
@@ -63,12 +77,13 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collectio
     but those whose identities are in `kept`, where that is given.
     """
     kept = _worth_preparing(weights) if kept is None else kept
+    room = _Room()
     places: dict[tuple[int, str, str], int] = {}  # by the array's identity: the weights keep all of them
     told = []
     for weight in weights:
         whole = id(weight) in kept
         transform, packing = ("", None) if whole else (weight.transform, weight.packing)
-        array = np.ascontiguousarray(weight.prepared() if whole else weight.array)
+        array = np.ascontiguousarray(weight.prepared(room.empty) if whole else weight.array)
         key = (id(weight.array), weight.transform, json.dumps(weight.packing)) if whole else (id(weight.array), "", "")
         if key not in places:
             file.write(bytes(-file.size % library.ALIGNMENT))
