@@ -67,7 +67,8 @@ class _Room:
         size = math.prod(shape) * dtype.itemsize
         if size > self._bytes.size:
             self._bytes = np.empty(size, np.uint8)
-        return self._bytes[:size].view(dtype).reshape(shape)
+        array: Array = self._bytes[:size].view(dtype).reshape(shape)
+        return array
 
 
 def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collection[int] | None = None) -> dict[str, Any]:
