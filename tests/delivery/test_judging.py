@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tunery._errors import CrashError
+from tunery._errors import CrashError, LostWorkerError, RemoteError, TuneryError, UsageError
 from tunery.delivery.comparing.compare import Contestants, Expected
 from tunery.delivery.placing import judging
 from tunery.delivery.placing.judging import Judged, Turn, is_slower, judge, time_in_turns
@@ -64,10 +64,14 @@ class Machine:
     """A machine that others use in some turns: with two threads they slow down our kernels more than ONNX Runtime.
 
     CPU time of one thread is what it always is; `ours` is that of our kernels, ONNX Runtime's is 1, and both take half
-    of it with two threads. With one thread only it `fails` to "start" or to "run" them. `turns` counts those taken.
+    of it with two threads. With one thread only it `fails` to "start" or to "run" them; `unfit` is what ours fails with
+    at all. `turns` counts those taken.
     """
 
-    def __init__(self, ours: float, busy: Iterable[bool], fails: str = "") -> None:
+    def __init__(
+        self, ours: float, busy: Iterable[bool], fails: str = "", unfit: TuneryError | None = None
+    ) -> None:
+        self._unfit = unfit
         self._ours, self._busy, self._fails = ours, iter(busy), fails
         self._now, self._rng, self._asked, self.turns = False, Random(7), 0, 0
         self.threads, self.foreign, self.spec = 2, self, SimpleNamespace(device="cpu")
@@ -101,6 +105,8 @@ class Machine:
 
     async def ask(self, label: str, method: str, *args: object) -> list[Any]:
         if method == "outputs":
+            if self._unfit:
+                raise self._unfit
             return []
         if self._asked % 2 == 0:  # a turn begins
             self._now = next(self._busy)
@@ -117,6 +123,16 @@ def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "")
     monkeypatch.setattr(judging, "Contestants", machine)
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
     return asyncio.run(judge(cast("Any", machine), network, "b", Expected([])))
+
+
+@pytest.mark.parametrize("error", [UsageError("it is damaged"), CrashError("SIGSEGV"), RemoteError("it raised")])
+def test_what_cannot_be_loaded_or_fails_is_wrong_and_no_end(error: TuneryError, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(error) in judged(Machine(0.7, repeat(False), unfit=error), monkeypatch).wrong
+
+
+def test_a_host_that_is_lost_says_nothing_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LostWorkerError):
+        judged(Machine(0.7, repeat(False), unfit=LostWorkerError("away")), monkeypatch)
 
 
 def changing() -> Iterator[bool]:

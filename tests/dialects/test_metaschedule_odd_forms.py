@@ -17,6 +17,7 @@ PLANES = RNG.standard_normal((1, 4, 5, 2)).astype(np.float32)
 BLOCK = RNG.standard_normal((4, 5, 6)).astype(np.float32)
 WEIGHTS = [RNG.standard_normal((4, 3, 3, 2)).astype(np.float32)]
 INDICES = np.array([[0, -1], [2, 5]])
+GRID = np.array([-2, -1, 1, 2], np.float32).reshape(1, 1, 2, 2)  # halfway between places outside
 VALUES = [np.array([-1, 7], np.float32)]
 NATIVE: list[Node] = [("OneHot", [INDICES, [np.array(4)], VALUES], {"axis": axis}, 1) for axis in (0, 1, -1)]
 NATIVE.append(("ThresholdedRelu", [np.array([-np.inf, -1, 0.3, 2, np.inf], np.float32)], {"alpha": 0.5}, 1))
@@ -38,6 +39,8 @@ NATIVE += [
     ("Equal", [INDICES > 0, INDICES < 2], {}, 1),
     ("CumSum", [BLOCK, [np.array(1)]], {"exclusive": 1, "reverse": 1}, 1),
     ("Dropout", [BLOCK], {}, 2),
+    ("Concat", [BLOCK, [BLOCK[:, :0]]], {"axis": 1}, 1),
+    ("Concat", [[BLOCK[:, :, :0]], BLOCK, BLOCK], {"axis": -1}, 1),
     ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
 ]
 ELSEWHERE: list[Node] = [
@@ -45,6 +48,7 @@ ELSEWHERE: list[Node] = [
     ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),
     ("LpPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1, "p": 3}, 1),
     ("AveragePool", [PLANES[:, :, :4]], {"kernel_shape": [3, 2], "strides": [3, 2], "dilations": [2, 1]}, 1),
+    ("GridSample", [PLANES, GRID], {"mode": "nearest", "padding_mode": "reflection"}, 1),
     ("ReduceMean", [RNG.integers(-9, 9, (2, 3)).astype(np.int32), [np.array([-1])]], {"keepdims": 0}, 1),
 ]
 EDGES = np.resize(np.array([0.5, np.nan, -2, np.inf, 0, 7, -np.inf, -0.25], np.float32), 37)

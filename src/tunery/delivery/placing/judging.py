@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
 
-from tunery._errors import TuneryError, WorkError
-from tunery.delivery.comparing.compare import Contestants, Expected, checked_error, has_rivals
+from tunery._errors import BlobError, CrashError, LostWorkerError, RemoteError, TuneryError, UsageError, WorkError
+from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals
 from tunery.delivery.work import Work
 from tunery.devices import device_class
 from tunery.domain import SEGMENT, Network, median_interval
@@ -68,9 +68,8 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
             contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
             ends.callback(contestants.close)
             try:
-                error = checked_error(
-                    network.name, await contestants.ask(_OURS, "outputs"), expected.outputs, expected.rounding
-                )
+                ours = await _outputs_of(contestants, network)
+                error = checked_error(network.name, ours, expected.outputs, expected.rounding)
                 if not has_rivals(work.runtime):
                     return Judged(error)
                 turns = await time_in_turns(contestants, _watch_of(work))
@@ -99,6 +98,21 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if kernels else 0.0
     return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=busy)
+
+
+async def _outputs_of(contestants: Contestants, network: Network) -> list[Output]:
+    """Return what a compiled network computes.
+
+    Raises:
+        WorkError: it cannot be loaded, or fails.
+    """
+    try:
+        found: list[Output] = await contestants.ask(_OURS, "outputs")
+    except (BlobError, LostWorkerError):  # of the host
+        raise
+    except (UsageError, CrashError, RemoteError) as error:
+        raise WorkError(f"{network.name} as compiled cannot run: {error}") from error
+    return found
 
 
 def _watch_of(work: Work) -> ForeignWatch | None:

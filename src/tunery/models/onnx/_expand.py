@@ -2,10 +2,12 @@
 parts.
 """
 
+from collections.abc import Mapping, Sequence
+
 import onnx
 from onnx import defs, inliner
 
-from tunery.models.onnx._file import STANDARD
+from tunery.models.onnx._file import STANDARD, graphs
 
 _EXPANDED = frozenset(
     {"Attention", "Celu", "CenterCropPad", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss"}
@@ -27,6 +29,9 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
         graph = onnx.shape_inference.infer_shapes(model).graph
         types = {tensor.name: _type_of(tensor) for tensor in graph.initializer}
         types.update({value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)})
+        del model.graph.value_info[:]  # of another version, a function is converted by the types around it
+        for name in types.keys() - {value.name for value in (*graph.input, *graph.output)}:
+            model.graph.value_info.add(name=name, type=types[name])
     for number, node in enumerate(nodes):
         function = _function(node, opset, types)
         if function is not None:
@@ -35,6 +40,7 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
             node.domain, node.op_type = _DOMAIN, function.name
     if not model.functions:
         return model
+    _write_defaults(model)
     if all(entry.domain != _DOMAIN for entry in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     try:
@@ -42,6 +48,24 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
     except Exception:  # noqa: BLE001 - of other versions than the model's: ONNX Runtime runs them as they are
         return model
     return model if inlined.functions else expand(inlined)  # functions may hold such operators
+
+
+def _write_defaults(model: onnx.ModelProto) -> None:
+    """Write at calls of the model's own functions what these say of attributes left out: the inliner forgets it."""
+    defaults = {(one.domain, one.name): one.attribute_proto for one in model.functions if one.attribute_proto}
+    if defaults:
+        bodies = [onnx.GraphProto(node=one.node) for one in model.functions]
+        for body, function in zip(bodies, model.functions, strict=True):
+            _complete_calls(body, defaults)
+            function.ClearField("node")
+            function.node.extend(body.node)
+        _complete_calls(model.graph, defaults)
+
+
+def _complete_calls(graph: onnx.GraphProto, defaults: Mapping[tuple[str, str], Sequence[onnx.AttributeProto]]) -> None:
+    for node in (node for each in graphs(graph) for node in each.node):
+        given = {one.name for one in node.attribute}
+        node.attribute.extend(one for one in defaults.get((node.domain, node.op_type), ()) if one.name not in given)
 
 
 def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -55,11 +79,16 @@ def _function(node: onnx.NodeProto, opset: int, types: dict[str, onnx.TypeProto]
     except defs.SchemaError:
         return None
     if schema.has_context_dependent_function:
-        given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+        kinds = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
         version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
-        data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), given)
+        data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), kinds)
         return onnx.FunctionProto.FromString(data)
-    return schema.function_body if schema.has_function else None
+    if not schema.has_function:
+        return None
+    given = {one.name for one in node.attribute}
+    defaults = (one.default_value for name, one in schema.attributes.items() if name not in given)
+    node.attribute.extend(one for one in defaults if one.name)  # the function's parts refer to them
+    return schema.function_body
 
 
 def _type_of(tensor: onnx.TensorProto) -> onnx.TypeProto:

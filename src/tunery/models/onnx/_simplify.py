@@ -20,6 +20,7 @@ from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, n
 from tunery.models.onnx._fold import fold
 from tunery.models.onnx._loops import is_loop, types_of_loop
 from tunery.models.onnx._pads import write_pads
+from tunery.models.onnx._sparse import write_out
 from tunery.models.onnx._unfuse import unfuse
 
 _SILENT = 4
@@ -33,7 +34,8 @@ _LARGE_BYTES = 1 << 16
 _MOST_ROUNDS = 64
 _UNINFERRED = frozenset({"MeanVarianceNormalization"})
 _NOISE = re.compile(
-    r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
+    r"|(void )?onnxruntime::[\w:<>~ ]+\([^()]*\)( const)?( \[with [^]]*\])? |\w+\.(cc|h):\d+ \w+ "  # places in its code
     r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
 )
 _UNWRITTEN = "erialization failed"
@@ -43,6 +45,10 @@ _REMARKS = (
     (
         ("is not a registered function", "NOT_IMPLEMENTED", "No Op registered"),
         "ONNX Runtime, which checks all results, lacks an operator of the model: {}; export it with standard operators",
+    ),
+    (
+        ("No opset import",),
+        "the model does not say which version of an operator set it uses: {}; export it again, or add it to opset_import",
     ),
     (("opset", "IR version"), "the model's ONNX version is not supported: {}; export it with opset 18"),
     (
@@ -79,6 +85,7 @@ def simplify(
     values = detach_weights(model)
     unfuse(model)
     model = expand(model)
+    write_out(model)
     optimised = _optimise(model, scratch / "optimised.onnx", {**values, **dict.fromkeys(elsewhere, b"")})
     result = fold(model) if _spoilt(optimised, model) else optimised
     _rename_new(result, model)

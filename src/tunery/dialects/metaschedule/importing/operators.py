@@ -150,6 +150,7 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "Pow": elements.power,
     "Sign": elements.sign,
     "OneHot": arrays.one_hot,
+    "Concat": arrays.concatenation,
     "Slice": arrays.old_slice,
     "ReduceMax": arrays.extreme_of_truths(largest=True),
     "ReduceMin": arrays.extreme_of_truths(largest=False),

@@ -200,6 +200,21 @@ def one_hot(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return relax.op.where(run(relax.op.logical_or(*found)), on, off)
 
 
+def concatenation(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Leave out what has no elements, as an empty cache: TVM does not load such a constant. None where all have some."""
+    full = [one for one in inputs if not _is_empty(one)]
+    if not full or len(full) == len(inputs):
+        return None
+    return full[0] if len(full) == 1 else relax.op.concat(relax.Tuple(full), axis=int(attributes["axis"]))
+
+
+def _is_empty(value: Any) -> bool:
+    try:
+        return any(int(size) == 0 for size in value.ty.shape)
+    except (AttributeError, TypeError, ValueError):  # a shape, or of unknown size
+        return False
+
+
 def upsample(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Resize planes by whole numbers, as Resize does with asymmetric coordinates."""
     x, given = (*inputs, None)[:2]

@@ -182,6 +182,14 @@ def _resize(graph: Graph, node: onnx.NodeProto) -> str:
     return "TVM does not round between integers as it does" if exact else ""
 
 
+def _grid(_: Graph, node: onnx.NodeProto) -> str:
+    """It reflects a place before it rounds it, and takes seconds for code that reflects each of 16 neighbours."""
+    if node.op_type != "GridSample" or attribute(node, "padding_mode", "zeros") != "reflection":
+        return ""
+    smooth = attribute(node, "mode", "linear") in {"linear", "bilinear"}
+    return "" if smooth else "TVM reflects its places otherwise"
+
+
 def _regions(graph: Graph, node: onnx.NodeProto) -> str:
     if node.op_type != "RoiAlign" or attribute(node, "spatial_scale", 1.0) == 1:
         return ""
@@ -239,7 +247,7 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 
 _RULES: tuple[Rule, ...] = (
     _no_numbers, _random, _narrow, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose,
-    _pools, _pad, _resize, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
+    _pools, _pad, _resize, _grid, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
     _mean, microsoft.objection,
 )  # fmt: skip
 
