@@ -68,9 +68,7 @@ class Machine:
     at all. `turns` counts those taken.
     """
 
-    def __init__(
-        self, ours: float, busy: Iterable[bool], fails: str = "", unfit: TuneryError | None = None
-    ) -> None:
+    def __init__(self, ours: float, busy: Iterable[bool], fails: str = "", unfit: TuneryError | None = None) -> None:
         self._unfit = unfit
         self._ours, self._busy, self._fails = ours, iter(busy), fails
         self._now, self._rng, self._asked, self.turns = False, Random(7), 0, 0
@@ -126,7 +124,7 @@ def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "")
 
 
 @pytest.mark.parametrize("error", [UsageError("it is damaged"), CrashError("SIGSEGV"), RemoteError("it raised")])
-def test_what_cannot_be_loaded_or_fails_is_wrong_and_no_end(error: TuneryError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_loaded_or_fails_is_wrong(error: TuneryError, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(error) in judged(Machine(0.7, repeat(False), unfit=error), monkeypatch).wrong
 
 
