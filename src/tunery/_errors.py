@@ -21,6 +21,7 @@ TuneryError                what happened, with which value, and what to do next
     └── RemoteError        the method raised; carries the remote type and message
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -164,6 +165,25 @@ _OUT_OF_MEMORY = (
 def tells_of_memory(text: str) -> bool:
     """Tell whether what a library, or a process that has ended, said means that it could have no more memory."""
     return any(sign in text for sign in _OUT_OF_MEMORY)
+
+
+_NOISE = re.compile(
+    r"[\w.-]+ raised \w+: |\[ONNXRuntimeError\] : \d+ : \w+ : |Non-zero status code returned while running "
+    r"|Status Message: |\S*/onnxruntime/\S+ "
+    r"|(void )?onnxruntime::[\w:<>~ ]+\([^()]*\)( const)?( \[with [^]]*\])? |\w+\.(cc|h):\d+ \w+ "  # places in its code
+    r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
+)
+_LOOKED_AT, _TOLD = 4000, 300
+
+
+def told_by_onnxruntime(text: str) -> str:
+    """Return what ONNX Runtime has against a model, without where in its code that was found; in a line of some length.
+
+    >>> told_by_onnxruntime("[ONNXRuntimeError] : 1 : FAIL : /src/onnxruntime/a.cc:7 void onnxruntime::A::B(int) No.")
+    'No'
+    """
+    start = " ".join(text[:_LOOKED_AT].split())  # the name of an operator may have millions of characters
+    return _NOISE.sub("", start).strip()[:_TOLD].rstrip(" .;")
 
 
 _SHOWN = 60

@@ -274,6 +274,11 @@ def test_unknown_operators_are_named(tmp_path: Path) -> None:
     assert "Frobnicate" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
 
 
+def test_an_operator_with_a_name_of_megabytes_is_refused_in_a_short_sentence(tmp_path: Path) -> None:
+    proto = model([helper.make_node("R" * 2_000_000, ["x"], ["y"])], {"x": (1,)}, {"y": (1,)})
+    assert len(refusal(save(proto, tmp_path / "m.onnx"), tmp_path)) < 1000
+
+
 def test_a_graph_that_uses_what_nobody_makes(tmp_path: Path) -> None:
     proto = model([helper.make_node("Add", ["x", "ghost"], ["y"])], {"x": (1,)}, {"y": (1,)})
     assert "ghost" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)

@@ -11,7 +11,15 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import DeadlineError, EngineError, TuneryError, UsageError, WorkError, tells_of_memory
+from tunery._errors import (
+    DeadlineError,
+    EngineError,
+    TuneryError,
+    UsageError,
+    WorkError,
+    tells_of_memory,
+    told_by_onnxruntime,
+)
 from tunery._extras import pip_install
 from tunery.delivery.work import Work
 from tunery.dialects import Array
@@ -279,7 +287,8 @@ def _why(error: EngineError) -> str:
         return f"it needs more than the {limit:.3g} GB that a worker may take here; use a machine with more memory"
     if isinstance(error, DeadlineError):
         return f"one call of it takes longer than {_DEADLINE_S:.0f} s; give it smaller inputs, or fewer iterations"
-    return f"{' '.join(str(error).split())[:300]}; check the model with onnx.checker, or export it again"
+    said, _, _ = told_by_onnxruntime(str(error)).partition("; its log ends")
+    return f"{said}; check the model with onnx.checker, or export it again"
 
 
 def _start(runtime: Runtime, service: str, path: Path | str, network: Network, **more: object) -> str:

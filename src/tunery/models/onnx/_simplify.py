@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import onnx
 
-from tunery._errors import ModelError
+from tunery._errors import ModelError, told_by_onnxruntime
 from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
 from tunery.models.onnx._expand import expand
 from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, no_numbers
@@ -33,11 +33,6 @@ _INLINED = "_inlfunc_"
 _LARGE_BYTES = 1 << 16
 _MOST_ROUNDS = 64
 _UNINFERRED = frozenset({"MeanVarianceNormalization"})
-_NOISE = re.compile(
-    r"\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
-    r"|(void )?onnxruntime::[\w:<>~ ]+\([^()]*\)( const)?( \[with [^]]*\])? |\w+\.(cc|h):\d+ \w+ "  # places in its code
-    r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
-)
 _UNWRITTEN = "erialization failed"
 _TOO_LARGE = "the model has more than 2 GB once its constants are folded; export it with smaller constants"
 _MISFITS = ("ShapeInference", "TypeInference", "ncompatible dimensions", "imension mismatch")
@@ -48,7 +43,7 @@ _REMARKS = (
     ),
     (
         ("No opset import",),
-        "the model does not say which version of an operator set it uses: {}; export it again, or add it to opset_import",
+        "the model lacks the version of an operator set: {}; export it again, or add the version to opset_import",
     ),
     (("opset", "IR version"), "the model's ONNX version is not supported: {}; export it with opset 18"),
     (
@@ -292,8 +287,7 @@ def explain(error: Exception) -> str:
 
 
 def _detail(error: Exception) -> str:
-    text = _NOISE.sub("", " ".join(str(error).split())).strip()
-    return text[:300].rstrip(" .;") or type(error).__name__
+    return told_by_onnxruntime(str(error)) or type(error).__name__
 
 
 def _domains(model: onnx.ModelProto) -> set[str]:

@@ -201,7 +201,7 @@ def one_hot(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
 
 
 def concatenation(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Leave out what has no elements, as an empty cache: TVM does not load such a constant. None where all have some."""
+    """Leave out what has no elements, as an empty cache: TVM loads no such constant. None where all have some."""
     full = [one for one in inputs if not _is_empty(one)]
     if not full or len(full) == len(inputs):
         return None
