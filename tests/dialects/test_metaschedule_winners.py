@@ -72,6 +72,13 @@ def test_the_nearest_winners_come_first_and_are_fitted() -> None:
     assert list(known.near(at(64), _DESIGNS, 1)) == [Genome(0, ((2, 32),))]
 
 
+def test_a_task_that_was_tuned_itself_is_known() -> None:
+    known = Winners([won(128, 16)])
+    assert known.know(at(128))
+    assert not known.know(at(96))
+    assert not known.know(at(128, structure="other"))
+
+
 def test_what_lost_or_is_far_or_of_another_structure_is_no_start() -> None:
     known = Winners([won(64, 8, behind=1.5), won(64 * 1024, 16), won(64, 32, structure="other")])
     assert not known.near(at(64), _DESIGNS, 9)

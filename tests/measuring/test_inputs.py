@@ -88,3 +88,9 @@ def test_quantised_data_and_booleans_have_their_whole_range() -> None:
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(TypeError):
         make_inputs([TensorSpec("x", (1,), "float7")], 0)
+
+
+def test_large_arrays_repeat_what_was_drawn_but_no_two_of_their_rows_are_alike() -> None:
+    (table,) = make_inputs([TensorSpec("t", (3000, 1024), "float32")], 5)
+    assert len(np.unique(table[:, :4], axis=0)) == 3000
+    assert len(np.unique(table)) < table.size / 2

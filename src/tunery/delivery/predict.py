@@ -55,7 +55,7 @@ _KEEP = 3  # picks that are tried until one is right
 # measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
-_HEAVY_BYTES = 1 << 20
+_HEAVY_BYTES, _LARGE_BYTES = 1 << 20, 32 << 20
 _MOST_CHECKED_BYTES = 1 << 30
 """Of a task that has one candidate alone: what it is checked on is several times as large."""
 _FAR, _ROUNDS = 2.5, 40  # times the fastest with its weights in the cache; rounds of finals
@@ -200,7 +200,16 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
             return replace(each, refused=found.refused)
         return _predicted(each, found.candidate, found.part)
 
-    return tuple(await asyncio.gather(*map(pick, known)))
+    # What takes longest to check comes first, so that the end finds no builder idle beside one at work.
+    order = sorted(known, key=lambda each: -_large_bytes(each.task))
+    done = {each.task.key: each for each in await asyncio.gather(*map(pick, order))}
+    return tuple(done[each.task.key] for each in known)
+
+
+def _large_bytes(task: Task) -> int:
+    """Return the bytes of a task's arguments if they are so many that filling and comparing them takes most time."""
+    needed = size_bytes(task.workload.arguments)
+    return needed if needed > _LARGE_BYTES else 0
 
 
 def _predicted(each: KnownTask, candidate: Candidate, part: Artifact | None) -> KnownTask:

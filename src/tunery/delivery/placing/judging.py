@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median, stdev
 
 from tunery._errors import BlobError, CrashError, LostWorkerError, RemoteError, TuneryError, UsageError, WorkError
 from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals
@@ -20,6 +20,11 @@ _PATIENCE_S = 1.0
 """How long others on the machine are waited for: where they stay, CPU time decides."""
 _CLEAR, _CHANCE = 1.1, 1.02
 """Ratios of times: one that needs no more turns if each shows it, and one that may be chance."""
+_T_QUANTILES = (
+    *(4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18),
+    *(2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09, 2.08, 2.07, 2.07),
+)
+"""Those of 97.5 % of Student's t distribution, for 3 turns and more."""
 _WRAPPED_S = 2.5e-6
 """What a call of a file that ONNX Runtime runs whole takes beside one of ONNX Runtime itself."""
 _OURS, _THEIRS = "tunery", "onnxruntime"
@@ -170,13 +175,25 @@ def is_slower(turns: Sequence[Turn], least: float = _CHANCE) -> bool:
 def _are_decided(turns: Sequence[Turn], least: float) -> bool:
     """Return whether more turns would hardly change the verdict.
 
-    All turns agree by far, or the 95 % confidence interval of the ratios' median is on one side of `least`.
+    All turns agree by far, or a 95 % confidence interval is on one side of `least`: that of the ratios' geometric mean,
+    by Student's t, or that of their median, which takes six turns and bears some that are far off.
     """
     ratios = _ratios(turns)
     if min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR:
         return True
-    low, high = median_interval(ratios) or (0.0, math.inf)
-    return low > least or high < least
+    intervals = [_mean_interval(ratios), median_interval(ratios) or (0.0, math.inf)]
+    return any(low > least or high < least for low, high in intervals)
+
+
+def _mean_interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the geometric mean of three ratios and more.
+
+    >>> [round(bound, 3) for bound in _mean_interval([0.9, 0.91, 0.92])]
+    [0.885, 0.935]
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    reach = _T_QUANTILES[len(logs) - _FEWEST_TURNS] * stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean(logs) - reach), math.exp(mean(logs) + reach)
 
 
 def _ratios(turns: Sequence[Turn]) -> list[float]:

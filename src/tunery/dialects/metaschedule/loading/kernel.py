@@ -79,9 +79,7 @@ class TvmKernel(Kernel):
     def bind(self, inputs: Sequence[Array]) -> None:
         inputs = transformed(inputs, dict(self._manifest["transforms"]))
         taken = {*self._manifest["call"], *(self._manifest["prepack_inputs"] if self._prepack is not None else ())}
-        arrays = [
-            library.tensor(np.array(array, order="C")) if i in taken else None for i, array in enumerate(inputs)
-        ] + self._outputs
+        arrays = [library.tensor(array) if i in taken else None for i, array in enumerate(inputs)] + self._outputs
         packed = [
             library.tensor(pack(inputs[source], tuple(shape), indices))
             for (shape, _), (source, indices) in zip(self._manifest["packed"], self._manifest["packing"], strict=False)

@@ -85,7 +85,7 @@ class Suggester:
             more, left_out = opened([leading])
             searches |= more
         if leading in searches:
-            count = min(_MOST_WINNERS, max(n, _LEAST_WINNERS))
+            count = _count(task, leading, searches[leading], winners, n)
             found = list[Candidate]()
             with leaving(leading, left_out):
                 found = self._led(task, leading, searches[leading], winners, count)
@@ -245,6 +245,12 @@ def _tried_out(search: SurrogateProposer, won: Mapping[Genome, int]) -> dict[str
         keys = search.try_out([genome for genome, origin in won.items() if origin == number])
         found.update(dict.fromkeys(keys, number))
     return found
+
+
+def _count(task: Task, variant: str, search: SurrogateProposer, winners: Winners, n: int) -> int:
+    """Return how many winners to choose among; where this very task was tuned, its own are enough."""
+    own = winners.know(place_of(task.workload.kind, variant, search.outlines))
+    return _LEAST_WINNERS if own else min(_MOST_WINNERS, max(n, _LEAST_WINNERS))
 
 
 def _won(task: Task, variant: str, search: SurrogateProposer, winners: Winners, count: int) -> dict[Genome, int]:

@@ -91,6 +91,10 @@ class Winners:
                 found.setdefault(fitted(genome, designs[genome.design]), number)
         return dict(islice(found.items(), count))
 
+    def know(self, place: TaskSignature) -> bool:
+        """Return whether a task at this very place, of the same extents, was tuned."""
+        return any(winner.place == place for winner in self._by_structure.get(place.structure, ()))
+
     def lead(self, home: TaskSignature, variant: str, other: str) -> float | None:
         """Return the expected logarithm of `other`'s latency over `variant`'s, None if no like task had both."""
         both = [
