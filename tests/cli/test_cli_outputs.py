@@ -74,6 +74,9 @@ def test_a_network_that_is_not_compiled_after_tuning_ends_as_compile_does_once_t
     assert "the wand is broken" in answer.err
     [job] = run("jobs", "list", "--json").data["jobs"]
     assert (job["status"], job["spend"]["trials"]) == ("done", 8)
+    answer = run("tune", "fake:wand?tasks=1", *FAKE, "--budget", "8trials", "-o", "out.tunery", "--json")
+    assert (answer.code, answer.data["status"]) == (code, "done"), "one document"
+    assert "the wand is broken" in answer.data["error"]
 
 
 @pytest.mark.jobs

@@ -19,8 +19,10 @@ import tunery
 from tunery.cli.app import app
 from tunery.cli.console.following import followed
 from tunery.delivery.files.inspection import inspect
+from tunery.delivery.work import Work
 from tunery.domain.request import Progress, Request
 from tunery.service.kinds import KINDS
+from tunery.service.kinds.compile import CompileOptions
 from tunery.web._bodies import JobIn
 from tunery.web.client import ServiceClient, submit
 
@@ -99,6 +101,34 @@ def test_a_job_that_was_left_can_be_come_back_to_for_its_file(
     other = tmp_path / "other"
     assert CliRunner().invoke(app, ["jobs", "watch", bare, "-o", str(other), "--server", site.url]).exit_code
     assert not other.exists()
+
+
+def test_the_table_is_told_where_the_network_was_not_compiled(
+    site: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def compile_network(work: Work, options: CompileOptions) -> None:
+        raise tunery.WorkError("the wand is broken")
+
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    monkeypatch.setattr("tunery.service.kinds.tune.compile_network", compile_network)
+    words = [
+        "tune",
+        "fake:wand?tasks=1",
+        *HOW,
+        "--budget",
+        "8trials",
+        "-o",
+        str(tmp_path / "out"),
+        "--server",
+        site.url,
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "sum of tasks" in done.stdout
+    assert "the wand is broken" in done.stderr
+    told = CliRunner().invoke(app, [*words, "--json"])
+    assert (told.exit_code, json.loads(told.stdout)["status"]) == (1, "done")
+    assert "the wand is broken" in json.loads(told.stdout)["error"]
 
 
 def test_what_is_no_url_and_no_job_is_refused_before_anything_is_asked(site: Served) -> None:

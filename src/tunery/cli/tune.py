@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import UsageError, error_of
-from tunery.cli.console import options
+from tunery._errors import TuneryError, UsageError, error_of
+from tunery.cli.console import failure, options
 from tunery.cli.console.following import report
 from tunery.cli.console.output import emit, output_path, say, width
 from tunery.cli.console.remote import Server, default_name, fetched_file, say_hosts, server_of, watching
@@ -92,13 +92,17 @@ def _tune_there(
         if not began or status.state is not JobState.DONE:
             report(status, as_json=as_json)
             raise typer.Exit(1)
-        found, compiled = tune_report(status, began, service.url), None
+        found, compiled, error = tune_report(status, began, service.url), None, None
         if output is not None:
-            compiled, _ = fetch(service, status, began, output)
+            try:
+                compiled, _ = fetch(service, status, began, output)
+            except TuneryError as failed:
+                error = failed
     if as_json:
-        emit(_data(found, compiled, None))
+        emit({**_data(found, compiled, None), **_told(error)})
     else:
         _print(found, request, compiled, None, server, verbose=False)
+    _end_with(error, as_json=as_json)
 
 
 def network_file(request: "Request", output: str, *, force: bool) -> Path:
@@ -146,14 +150,26 @@ def run(
             alone = compiled.request_of(request) if compiled else request
             compared = compared_with(session, alone, rivals, BENCH_S, output, verbose=verbose)
             session.note(job.job_id, COMPARED, {"latency_s": plain(compared.latency_s)})
+    error = None
+    if failed and exit_code is None:
+        error = tuned.undelivered or error_of(job.problem, job.message)
     if as_json:
-        emit({**_data(tuned, compiled, compared), "hosts": hosts})
+        emit({**_data(tuned, compiled, compared), "hosts": hosts, **_told(error)})
     else:
         _print(tuned, request, compiled, compared, output=output, verbose=verbose)
     if exit_code is not None:
         raise typer.Exit(exit_code)
-    if failed:
-        raise tuned.undelivered or error_of(job.problem, job.message)
+    _end_with(error, as_json=as_json)
+
+
+def _told(error: TuneryError | None) -> dict[str, str]:
+    return {"error": " ".join(str(error).split())} if error else {}
+
+
+def _end_with(error: TuneryError | None, *, as_json: bool) -> None:
+    """Raise the error that a command ends with after its result; in JSON the result has told it."""
+    if error is not None:
+        raise typer.Exit(failure.exit_code(error)) if as_json else error
 
 
 def watched(
