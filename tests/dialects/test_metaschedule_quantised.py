@@ -157,7 +157,7 @@ def test_layers_that_differ_by_their_scales_are_one_task(tmp_path: Path) -> None
 def test_what_the_designs_of_dot_products_compute_is_exact(shape: tuple[int, ...], tmp_path: Path) -> None:
     dialect = MetaScheduleDialect()
     target = dialect.resolve_target("native", 1)
-    if not dots.supported(tvm_target(target)):
+    if dots.instruction_of(tvm_target(target)) is None:
         pytest.skip("this processor has no dot products")
     net = Net(shape)
     data = net.quantised("x", 0.008, 120)

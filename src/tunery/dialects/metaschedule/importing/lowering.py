@@ -141,7 +141,7 @@ def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment
     try:
         # Of an operator that it does not take it prints the whole expression.
         with tvm_target(target), own_operators(segments), redirect_stdout(StringIO()):
-            integers = dots.supported(tvm_target(target))
+            integers = dots.instruction_of(tvm_target(target)) is not None
             model = model if has_halves(tvm_target(target)) else in_single(model)
             model = with_scales_apart(in_numbers(as_products(model), products=integers))
             return from_onnx(in_integers(model) if integers else model)

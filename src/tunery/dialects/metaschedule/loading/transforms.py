@@ -12,7 +12,7 @@ KERNEL = 3
 PADDED = "padded"
 DOTS = "dots"
 DOT_CHANNELS, DOT_DEPTH = 16, 4
-"""Lanes of a dot product, and what each sums up."""
+"""Channels side by side for a dot product, and what is summed up of each unless the transform's name says otherwise."""
 _FEW_GROUPS = 3
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _COLUMNS = 1 << 14
@@ -24,7 +24,7 @@ def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[
     """Return the arguments a variant takes, given the workload's."""
     done = list(arrays)
     for index, name in transforms.items():
-        kind = _padded if name.startswith(PADDED) else _for_dots if name == DOTS else _winograd
+        kind = _padded if name.startswith(PADDED) else _for_dots if name.startswith(DOTS) else _winograd
         done[index] = kind(np.asarray(arrays[index]), name)
     return done
 
@@ -33,9 +33,10 @@ def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Return the shape of weights of `shape` that were transformed ("": not)."""
     if name.startswith(PADDED):
         return (*shape[:-1], int(name.removeprefix(PADDED)))
-    if name == DOTS:
+    if name.startswith(DOTS):
         *outer, depth, channels = shape
-        return (dot_groups(channels), *outer, -(-depth // DOT_DEPTH), DOT_CHANNELS, DOT_DEPTH)
+        deep = int(name.removeprefix(DOTS) or DOT_DEPTH)
+        return (dot_groups(channels), *outer, -(-depth // deep), DOT_CHANNELS, deep)
     if not name:
         return shape
     size = len(matrices(int(name.removeprefix("winograd")))[1])
@@ -59,7 +60,7 @@ def dot_groups(channels: int) -> int:
 
 
 def _for_dots(weights: Array, name: str) -> Array:
-    """Return weights `(..., depth, channels)` as `(channels / 16, ..., depth / 4, 16, 4)`, with zeros behind."""
+    """Return weights `(..., depth, channels)` as `(channels / 16, ..., depth / 4, 16, 4)` or with two, with zeros behind."""
     groups, *outer, fours, lanes, deep = transformed_shape(weights.shape, name)
     more = [(0, fours * deep - weights.shape[-2]), (0, groups * lanes - weights.shape[-1])]
     wide = np.pad(weights, [*((0, 0) for _ in outer), *more])

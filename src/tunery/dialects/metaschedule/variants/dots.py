@@ -1,13 +1,13 @@
-"""Products of 8-bit integers by the processor's dot products: four of them and their sum are one step of each lane.
+"""Products of 8-bit integers by the processor's dot products: two or four of them and their sum are one step of a lane.
 
-`vpdpbusd` multiplies four unsigned numbers with four signed ones, and adds them to a lane of 32 bits without
-saturation. So the weights are packed beforehand: 16 channels side by side, four of what is summed over in each. A tile
-of rows and vectors of channels is summed up in registers. MetaSchedule's own rule needs programs with weights that lie
-so.
+They add to lanes of 32 bits, without saturation. So the weights are packed beforehand: 16 channels side by side, as
+many of what is summed over in each as a step takes. A tile of rows and vectors of channels is summed up in registers.
+MetaSchedule's own rule needs programs with weights that lie so.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -21,22 +21,59 @@ from tunery.dialects.metaschedule.variants.rewriting import fuse, long_of, shape
 from tunery.dialects.metaschedule.variants.scheduling import around_reduction, result_of, unroll
 
 NAME = DOTS
-INTRINSIC = "tunery_dot_16x4"
-_FEATURE = "avx512vnni"
-_MOST_ROWS, _REGISTERS, _TILES = 14, 30, 2
+_MOST_ROWS, _TILES = 14, 2
 _MOST_TILES = 64  # that a thread takes in turn
 
 
-def register(name: str, *, data: str, weights: str) -> None:
-    """Register the instruction for one order of its operands' types.
+@dataclass(frozen=True)
+class Instruction:
+    """A processor's dot product: `lanes` sums of `depth` products of data and signed bytes.
+
+    Data of type `data` is multiplied as `wide`. `vectors` of 16 channels are sums and weights in registers.
+    """
+
+    feature: str
+    name: str
+    llvm: str
+    lanes: int
+    depth: int
+    vectors: int
+    data: str = "uint8"
+    wide: str = "uint8"
+
+    @property
+    def transform(self) -> str:
+        """The name of what is done to weights for it."""
+        return DOTS if self.depth == DOT_DEPTH else f"{DOTS}{self.depth}"
+
+
+_INSTRUCTIONS = (
+    Instruction("avx512vnni", "tunery_dot_16x4", "llvm.x86.avx512.vpdpbusd.512", 16, 4, 30),
+    Instruction("avxvnni", "tunery_dot_8x4", "llvm.x86.avx512.vpdpbusd.256", 8, 4, 7),
+    # `vpmaddubsw` would take twice as many, and saturate at 16 bits.
+    Instruction("avx512bw", "tunery_dot_16x2", "llvm.x86.avx512.pmaddw.d.512", 16, 2, 30, wide="int16"),
+    Instruction("avx2", "tunery_dot_8x2", "llvm.x86.avx2.pmadd.wd", 8, 2, 7, wide="int16"),
+    Instruction("i8mm", "tunery_dot_4x4_mixed", "llvm.aarch64.neon.usdot.v4i32.v16i8", 4, 4, 7),
+    Instruction("dotprod", "tunery_dot_4x4", "llvm.aarch64.neon.sdot.v4i32.v16i8", 4, 4, 7, "int8", "int8"),
+)  # the best first
+
+
+def instruction_of(target: Any) -> Instruction | None:
+    """Return the instruction that products of bytes are computed by on a target; None if it has none."""
+    has = tvm.target.codegen.target_has_features
+    return next((one for one in _INSTRUCTIONS if has(one.feature, target)), None)
+
+
+def register(name: str, llvm: str, *, data: str, weights: str, lanes: int, depth: int) -> None:
+    """Register an instruction for one order of its operands' types.
 
     TVM's own of it gives LLVM 22 operands of types that earlier versions took.
     """
     types = tvm.tirx
-    lanes, bytes_ = f"int32x{DOT_CHANNELS}", f"int8x{DOT_CHANNELS * DOT_DEPTH}"
-    a = types.decl_buffer((DOT_DEPTH,), data, "A", offset_factor=1)
-    b = types.decl_buffer((DOT_CHANNELS, DOT_DEPTH), weights, "B", offset_factor=1)
-    sums = types.decl_buffer((DOT_CHANNELS,), "int32", "C", offset_factor=1)
+    many = f"int32x{lanes}"
+    a = types.decl_buffer((depth,), data, "A", offset_factor=1)
+    b = types.decl_buffer((lanes, depth), weights, "B", offset_factor=1)
+    sums = types.decl_buffer((lanes,), "int32", "C", offset_factor=1)
 
     def whole(buffer: Any) -> Any:
         return types.BufferRegion(buffer, [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.ty.shape])
@@ -45,24 +82,30 @@ def register(name: str, *, data: str, weights: str) -> None:
         block = tvm.s_tir.SBlock([], [whole(buffer) for buffer in (sums, a, b)], [whole(sums)], "root", statement)
         return types.PrimFunc([a, b, sums], tvm.s_tir.SBlockRealize([], True, block)).with_attr("s_tir", True)
 
-    four = types.reinterpret(
-        bytes_, types.Broadcast(types.reinterpret("int32", a.vload([0], f"{data}x{DOT_DEPTH}")), DOT_CHANNELS)
-    )
-    fixed = types.reinterpret(bytes_, b.vload([0, 0], f"{weights}x{DOT_CHANNELS * DOT_DEPTH}"))
-    unsigned, signed = (four, fixed) if data == "uint8" else (fixed, four)
-    added = types.call_llvm_pure_intrin(lanes, "llvm.x86.avx512.vpdpbusd.512", sums.vload([0], lanes), unsigned, signed)
-    tvm.s_tir.TensorIntrin.register(name, body(_described(a, b, sums)), body(sums.vstore([0], added)), override=True)
+    kind = f"{'int16' if data == 'int16' else 'int8'}x{lanes * depth}"
+    same = types.Broadcast(types.reinterpret("int32", a.vload([0], f"{data}x{depth}")), lanes)
+    given, fixed = types.reinterpret(kind, same), b.vload([0, 0], f"{weights}x{lanes * depth}")
+    before = sums.vload([0], many)
+    if data == "int16":
+        added = before + types.call_llvm_pure_intrin(many, llvm, given, fixed.astype(kind))
+    else:
+        both = (given, types.reinterpret(kind, fixed))
+        unsigned, signed = both if weights == "int8" else reversed(both)
+        added = types.call_llvm_pure_intrin(many, llvm, before, unsigned, signed)
+    described = _described(a, b, sums)
+    tvm.s_tir.TensorIntrin.register(name, body(described), body(sums.vstore([0], added)), override=True)
 
 
 def _described(data: Any, weights: Any, sums: Any) -> Any:
     """Return in loops what the instruction does."""
     types = tvm.tirx
+    lanes, deep = shape_of(weights)
     lane, depth = types.Var("i", "int32"), types.Var("k", "int32")
     axes = [
         types.IterVar(tvm.ir.Range.from_min_extent(0, extent), types.Var(name, "int32"), kind)
         for extent, name, kind in (
-            (DOT_CHANNELS, "vi", types.IterVar.DataPar),
-            (DOT_DEPTH, "vk", types.IterVar.CommReduce),
+            (lanes, "vi", types.IterVar.DataPar),
+            (deep, "vk", types.IterVar.CommReduce),
         )
     ]
     i, k = (axis.var for axis in axes)
@@ -75,13 +118,8 @@ def _described(data: Any, weights: Any, sums: Any) -> Any:
     block = tvm.s_tir.SBlock(
         axes, reads, [types.BufferRegion(sums, [tvm.ir.Range.from_min_extent(i, 1)])], "update", store
     )
-    inner = types.For(depth, 0, DOT_DEPTH, 0, tvm.s_tir.SBlockRealize([lane, depth], True, block))
-    return types.For(lane, 0, DOT_CHANNELS, 0, inner)
-
-
-def supported(target: Any) -> bool:
-    """Return whether a target has the instruction."""
-    return bool(tvm.target.codegen.target_has_features(_FEATURE, target))
+    inner = types.For(depth, 0, deep, 0, tvm.s_tir.SBlockRealize([lane, depth], True, block))
+    return types.For(lane, 0, lanes, 0, inner)
 
 
 def rewrite(module: Any, target: Any) -> Rewritten | None:
@@ -90,12 +128,15 @@ def rewrite(module: Any, target: Any) -> Rewritten | None:
     Raises:
         DialectError: there is no reduction that this applies to; the message says what is in the way.
     """
-    if not supported(target):
+    instruction = instruction_of(target)
+    if instruction is None:
         return None
     found = _Dot(module["main"])
     if not found.constant:
         raise DialectError("its weights are no constant, or too few")
-    return Rewritten(fuse(found, _core(found)), {found.weight: NAME})
+    if str(found.data.ty.dtype) != instruction.data:
+        raise DialectError(f"its data is not in {instruction.data}")
+    return Rewritten(fuse(found, _core(found, instruction)), {found.weight: instruction.transform})
 
 
 class _Dot(Product):
@@ -110,8 +151,8 @@ class _Dot(Product):
         self.weights = weights
         *places, self.channels = shape_of(self.output)
         self.rows = places[-1] if self.row is not None else 1
-        if [str(b.ty.dtype) for b in (self.data, self.output)] != ["uint8", "int32"]:
-            raise DialectError("its data is not unsigned")
+        if str(self.output.ty.dtype) != "int32":
+            raise DialectError("its sums are not of 32 bits")
         if str(self.parameters[self.weight].ty.dtype) != "int8":
             raise DialectError("its weights are not signed")
         *_, self.depth = shape_of(self.data)
@@ -120,27 +161,29 @@ class _Dot(Product):
             raise DialectError("it is not summed along the last axis of its data")
 
 
-def _core(found: _Dot) -> Any:
+def _core(found: _Dot, instruction: Instruction) -> Any:
     """Return the PrimFunc `(data, packed weights, output)` of the bare reduction."""
     from tvm import te
 
-    shape, depth = shape_of(found.output), -(-found.depth // DOT_DEPTH)
-    data = wide = te.placeholder(long_of(*shape_of(found.data)), "uint8", name="data")
+    deep, kind = instruction.depth, instruction.wide
+    shape, depth = shape_of(found.output), -(-found.depth // deep)
+    data = wide = te.placeholder(long_of(*shape_of(found.data)), instruction.data, name="data")
     groups = dot_groups(found.channels)
     rows = padded_rows(found.rows) if found.row is not None else 0
-    packed_shape = long_of(groups, *found.weights[:-2], depth, DOT_CHANNELS, DOT_DEPTH)
+    packed_shape = long_of(groups, *found.weights[:-2], depth, DOT_CHANNELS, deep)
     packed = te.placeholder(packed_shape, "int8", name="weights")
-    if found.depth % DOT_DEPTH:
-        [last], zero = long_of(found.depth), tvm.tirx.const(0, "uint8")
+    if found.depth % deep or kind != instruction.data:
+        [last], zero = long_of(found.depth), tvm.tirx.const(0, kind)
 
         def filled(*axes: Any) -> Any:
-            return te.if_then_else(axes[-1] < last, data[axes], zero)
+            given = data[axes].astype(kind)
+            return te.if_then_else(axes[-1] < last, given, zero) if found.depth % deep else given
 
-        wide = te.compute(long_of(*shape_of(found.data)[:-1], depth * DOT_DEPTH), filled, name="wide_data")
+        wide = te.compute(long_of(*shape_of(found.data)[:-1], depth * deep), filled, name="wide_data")
     inner = found.indices[0][-1]
     outer = [(axis, extent) for axis, extent, reduced in found.axes if reduced and not axis.same_as(inner)]
     reduced = [te.reduce_axis(tuple(long_of(0, extent)), name=f"k{i}") for i, (_, extent) in enumerate(outer)]
-    k, k4 = (te.reduce_axis(tuple(long_of(0, extent)), name=name) for extent, name in ((depth, "k"), (DOT_DEPTH, "k4")))
+    k, k4 = (te.reduce_axis(tuple(long_of(0, extent)), name=name) for extent, name in ((depth, "k"), (deep, "k4")))
     spatial = [axis for axis, _, is_reduced in found.axes if not is_reduced]
 
     def product(*axes: Any) -> Any:
@@ -152,7 +195,7 @@ def _core(found: _Dot) -> Any:
             places[found.row] = te.min(places[found.row], *long_of(found.rows - 1))
         of_data = [moved(index, places) for index in found.indices[0][:-1]]
         of_weights = [moved(index, places) for index in found.indices[1][:-1]]
-        left = wide[(*of_data, k * DOT_DEPTH + k4)].astype("int32")
+        left = wide[(*of_data, k * deep + k4)].astype("int32")
         return te.sum(left * packed[(group, *of_weights, k, lane, k4)].astype("int32"), axis=[*reduced, k, k4])
 
     computed = [*shape[:-2], rows] if rows else shape[:-1]
@@ -164,39 +207,45 @@ def _core(found: _Dot) -> Any:
     return te.create_prim_func([data, packed, te.compute(long_of(*shape), taken, name="output")])
 
 
-def designs(module: Any) -> Any:
-    """Return the function that turns a schedule of what `rewrite` returns into the designs.
+def designs(module: Any, target: Any) -> Any:
+    """Return the function that turns a schedule of what `rewrite` returns for a target into the designs.
 
     Raises:
         DialectError: its rows and channels are too few for a tile.
     """
+    instruction = instruction_of(target)
+    assert instruction is not None, "rewrite has found it"
     schedule = tvm.s_tir.Schedule(module)
     around = around_reduction(schedule)
     *_, rows, groups, _ = around.spatial
-    tiles = _tiles(rows, groups)
+    tiles = _tiles(rows, groups, instruction.vectors)
     if not tiles:
         raise DialectError("it has too few rows and channels")
     return lambda schedule: [
-        _design(schedule.copy(), *tile, weights_first=first) for tile in tiles for first in (True, False)
+        _design(schedule.copy(), instruction, *tile, weights_first=first) for tile in tiles for first in (True, False)
     ]
 
 
-def _tiles(rows: int, groups: int) -> list[tuple[int, int]]:
+def _tiles(rows: int, groups: int, registers: int) -> list[tuple[int, int]]:
     """Return rows and vectors of channels that are summed up in registers, the most first, where there are several.
 
-    >>> _tiles(56, 4), _tiles(7, 32), _tiles(1, 64)
+    >>> _tiles(56, 4, 30), _tiles(7, 32, 30), _tiles(1, 64, 30)
     ([(14, 2), (4, 4)], [(7, 2), (7, 1)], [(1, 4), (1, 2)])
+    >>> _tiles(56, 4, 7), _tiles(1, 64, 7)
+    ([(2, 2), (4, 1)], [(1, 4), (1, 2)])
     """
     tiles = []
     for vectors in (4, 3, 2, 1):
-        most = min(_MOST_ROWS, (_REGISTERS - vectors) // vectors)  # beside the sums a row of weights is kept
-        row = max(n for n in range(1, most + 1) if rows % n == 0)
-        if groups % vectors == 0 and row * vectors > 1:
+        most = min(_MOST_ROWS, (registers - vectors) // vectors)  # beside the sums a row of weights is kept
+        row = max((n for n in range(1, most + 1) if rows % n == 0), default=int(rows == 1))
+        if row and groups % vectors == 0 and row * vectors > 1:
             tiles.append((row, vectors))
     return sorted(tiles, key=lambda tile: -math.prod(tile))[:_TILES]
 
 
-def _design(schedule: Any, rows: int, vectors: int, *, weights_first: bool) -> Any:
+def _design(  # noqa: PLR0917
+    schedule: Any, instruction: Instruction, rows: int, vectors: int, *, weights_first: bool
+) -> Any:
     """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, or rows, first."""
     s = schedule
     around = around_reduction(s)
@@ -209,15 +258,18 @@ def _design(schedule: Any, rows: int, vectors: int, *, weights_first: bool) -> A
     s.reorder(*shared, row, vector, lane)
     tile = s.fuse(*shared)
     *sums, four = s.get_loops(dots)[-len(around.reduced) :]
-    s.reorder(*sums, row, vector, lane, four)
-    unroll(s, row, vector)
+    parts = []
+    if instruction.lanes < DOT_CHANNELS:
+        *parts, lane = s.split(lane, [None, *long_of(instruction.lanes)])
+    s.reorder(*sums, row, vector, *parts, lane, four)
+    unroll(s, row, vector, *parts)
     s.reverse_compute_at(result, tile, preserve_unit_loops=True)
     *_, result_row, channel = s.get_loops(result)
     result_vector, result_lane = s.split(channel, [None, *long_of(DOT_CHANNELS)])
     unroll(s, result_row, result_vector)
     s.vectorize(result_lane)
     whole = s.blockize(lane)
-    s.tensorize(lane, INTRINSIC)
+    s.tensorize(lane, instruction.name)
     chunks, _ = s.split(tile, s.sample_perfect_tile(tile, 2, _MOST_TILES))  # before it is cut the intrinsic must fit
     s.parallel(chunks)
     init = s.decompose_reduction(whole, sums[0])
@@ -240,4 +292,5 @@ def _copies(schedule: Any, before: Sequence[Any]) -> None:
     schedule.vectorize(channel)
 
 
-register(INTRINSIC, data="uint8", weights="int8")
+for _one in _INSTRUCTIONS:
+    register(_one.name, _one.llvm, data=_one.wide, weights="int8", lanes=_one.lanes, depth=_one.depth)

@@ -187,6 +187,12 @@ def _axis(extent: int, name: str) -> Any:
     return tvm.te.reduce_axis(tuple(long_of(0, extent)), name=name)
 
 
+def supported(target: Any) -> bool:
+    """Return whether a target has dot products of signed bytes and 4 bits."""
+    instruction = dots.instruction_of(target)
+    return instruction is not None and instruction.lanes == DOT_CHANNELS and instruction.depth == DOT_DEPTH
+
+
 def designs(module: Any, target: Any) -> Designs | None:
     """Return the designs of a program of `exact` or `quantised`; None for others, and where a target lacks products."""
     body = module["main"].body
@@ -196,7 +202,7 @@ def designs(module: Any, target: Any) -> Designs | None:
     schedule = tvm.s_tir.Schedule(module)
     names = set(_names(schedule))
     in_bytes = _STEPS in names
-    if not names >= _OURS or not names & _WEIGHTS or (in_bytes and not dots.supported(target)):
+    if not names >= _OURS or not names & _WEIGHTS or (in_bytes and not supported(target)):
         return None
     rows, groups, _ = shape_of(schedule.get(schedule.get_sblock(_SUMS)).writes[0].source)
     if _DEQUANTISED in names:
@@ -343,4 +349,6 @@ def _write(s: Any, result: Any, tile: Any, *, whole: bool = False) -> None:
         s.parallel(s.fuse(*rows))
 
 
-dots.register(_INTRINSIC, data="int8", weights="uint8")
+dots.register(
+    _INTRINSIC, "llvm.x86.avx512.vpdpbusd.512", data="int8", weights="uint8", lanes=DOT_CHANNELS, depth=DOT_DEPTH
+)

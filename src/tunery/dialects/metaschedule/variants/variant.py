@@ -116,7 +116,7 @@ def _padded(module: Any, target: Any) -> Variant | None:
 
 def _dots(module: Any, target: Any) -> Variant | None:
     packed = dots.rewrite(module, target)
-    return Variant(dots.NAME, packed.module, packed.transforms, dots.designs(packed.module)) if packed else None
+    return Variant(dots.NAME, packed.module, packed.transforms, dots.designs(packed.module, target)) if packed else None
 
 
 def _own_space(space: Any, module: Any, target: Any) -> Variant | None:

@@ -15,7 +15,7 @@ from onnx.external_data_helper import uses_external_data
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.rules.common import emitter, shape_of
 from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH, dot_groups
-from tunery.dialects.metaschedule.variants import dots, nibbles
+from tunery.dialects.metaschedule.variants import nibbles
 
 _LOW, _BITS = 15, 4
 _MANY = 16  # rows, from which on weights are scaled once for all of them
@@ -33,7 +33,7 @@ def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) 
     channels, depth, block = (int(attributes[name]) for name in ("N", "K", "block_size"))
     blocks = depth // block
     target = tvm.target.Target.current(allow_none=True)
-    in_bytes = int(attributes.get("accuracy_level", 0)) == _BYTES and target is not None and dots.supported(target)
+    in_bytes = int(attributes.get("accuracy_level", 0)) == _BYTES and target is not None and nibbles.supported(target)
     bits = numbers(weights.value.numpy().reshape(channels, depth // 2))
     given = [
         relax.const(packed(bits, DOT_DEPTH if in_bytes else 1)),

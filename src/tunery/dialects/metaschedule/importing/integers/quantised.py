@@ -17,12 +17,14 @@ from onnx import numpy_helper
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.variants import dots
 
 PRODUCT = "TuneryProduct"
 """The operator of a node that stands for a product in integers: data, weights, addend, factor, then zero and bias."""
 _DOMAIN = "tunery"
 _BYTE = 128
 _RANGES = {"uint8": (0.0, 255.0), "int8": (-128.0, 127.0)}
+_BYTES = {onnx.TensorProto.UINT8: "uint8", onnx.TensorProto.INT8: "int8"}
 _PLANE = 4  # dimensions of what a 2-D convolution takes
 
 Array = npt.NDArray[Any]
@@ -85,14 +87,13 @@ class _Products:
         kernel = None if weights is None else self._weights(weights, node, attributes)
         if data is None or weights is None or kernel is None or data.scale.size != 1 or data.zero.size != 1:
             return None
-        if self._types.get(data.name) not in {onnx.TensorProto.UINT8, onnx.TensorProto.INT8}:
+        if self._types.get(data.name) not in _BYTES:
             return None
         channels = kernel.shape[0 if node.op_type == "Conv" else -1]
         if weights.scale.size not in {1, channels}:
             return None
-        shift = _BYTE if self._types[data.name] == onnx.TensorProto.INT8 else 0
         factor = np.broadcast_to(data.scale.reshape(-1) * weights.scale.reshape(-1), (channels,))
-        addend = self._addend(node, attributes, kernel, int(data.zero.item()) + shift)
+        addend = self._addend(node, attributes, kernel, int(data.zero.item()) + shift_of(_BYTES[self._types[data.name]]))
         bias = self._bias(node, factor) if len(node.input) > 2 and node.input[2] else np.zeros(channels, np.int32)
         if addend is None or bias is None:
             return None
@@ -269,7 +270,7 @@ def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) 
     data, (kernel, addend, factor, zero, *bias) = inputs[0], (one.value.numpy() for one in inputs[1:])
     kind = attributes["kind"]
     is_conv = (kind.decode() if isinstance(kind, bytes) else kind) == "Conv"
-    data = unsigned(emit, data)
+    data = as_taken(emit, data)
     if is_conv:
         sums = emit(convolved(data, relax.const(kernel, "int8"), attributes))
     else:
@@ -283,12 +284,25 @@ def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) 
     return saturated(emit, real, zero) if zero.dtype.name in _RANGES else real
 
 
-def unsigned(emit: Emit, data: Any) -> Any:
-    """Return signed integers plus 128, as what the processor's products take; others as they are."""
-    if str(data.ty.dtype) != "int8":
+def _taken() -> str:
+    """Return the type of data that the products of the current target's processor take."""
+    target = tvm.target.Target.current(allow_none=True)
+    instruction = None if target is None else dots.instruction_of(target)
+    return "uint8" if instruction is None else instruction.data
+
+
+def shift_of(kind: str) -> int:
+    """Return what `as_taken` adds to bytes of a type."""
+    return 0 if kind == _taken() else _BYTE if kind == "int8" else -_BYTE
+
+
+def as_taken(emit: Emit, data: Any) -> Any:
+    """Return bytes as the processor's products take them: plus or less 128 where it takes the other type."""
+    shift = shift_of(str(data.ty.dtype))
+    if not shift:
         return data
     wide = emit(relax.op.astype(data, "int16"))
-    return emit(relax.op.astype(emit(relax.op.add(wide, _like(np.array(_BYTE, np.int16), wide))), "uint8"))
+    return emit(relax.op.astype(emit(relax.op.add(wide, _like(np.array(shift, np.int16), wide))), _taken()))
 
 
 def convolved(data: Any, kernel: Any, attributes: Mapping[str, Any]) -> Any:

@@ -8,11 +8,11 @@ import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.importing.integers.quantised import convolved, sums_inside, unsigned
+from tunery.dialects.metaschedule.importing.integers.quantised import as_taken, convolved, shift_of, sums_inside
 from tunery.dialects.metaschedule.importing.rules.common import const_like, dtype_of, emitter, shape_of, text_of
 
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
-_MOST_STEPS, _PLANE, _BYTE = 255.0, 4, 128
+_MOST_STEPS, _PLANE = 255.0, 4
 _LEAST_CHANNELS, _MOST_CHANNELS, _MOST_COLUMNS = 16, 64, 32  # of the plane that an array is reshaped to for its range
 
 
@@ -104,7 +104,7 @@ def integer_matmul(builder: Any, inputs: Sequence[Any], _: Mapping[str, Any]) ->
     if weights is None or weights.ndim != 2 or not _is_one(point):
         return None
     run = emitter(builder)
-    sums = run(relax.op.matmul(unsigned(run, data), relax.const(weights, "int8"), out_dtype="int32"))
+    sums = run(relax.op.matmul(as_taken(run, data), relax.const(weights, "int8"), out_dtype="int32"))
     return _less_zeros(run, sums, data, point, weights.astype(np.int32).sum(axis=0))
 
 
@@ -120,7 +120,7 @@ def integer_convolution(builder: Any, inputs: Sequence[Any], attributes: Mapping
     padded = text_of(attributes.get("auto_pad", "NOTSET")) != "NOTSET"
     if weights is None or weights.ndim != _PLANE or not _is_one(point) or padded:
         raise DialectError("its weights are not constant, or it is not a plain 2-D convolution")
-    sums = run(convolved(unsigned(run, data), relax.const(weights, "int8"), attributes))
+    sums = run(convolved(as_taken(run, data), relax.const(weights, "int8"), attributes))
     given, made = shape_of(data, "ConvInteger")[2:], shape_of(sums, "ConvInteger")[2:]
     zeros = sums_inside(weights.astype(np.int32).sum(axis=1), given, made, attributes)
     return _less_zeros(run, sums, data, point, zeros[None])
@@ -146,8 +146,8 @@ def _is_one(point: Any) -> bool:
 
 
 def _less_zeros(run: Any, sums: Any, data: Any, point: Any, zeros: Any) -> Any:
-    """Return sums less what the data's zero point has added; signed data was made unsigned by adding 128."""
-    shift = np.int32(_BYTE if dtype_of(data) == "int8" else 0)
+    """Return sums less what the data's zero point has added, and what `as_taken`."""
+    shift = np.int32(shift_of(dtype_of(data)))
     if point is None:
         return run(relax.op.subtract(sums, relax.const(shift * zeros, "int32"))) if shift else sums
     wide = run(relax.op.reshape(run(relax.op.astype(point, "int32")), []))
