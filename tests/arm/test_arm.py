@@ -1,5 +1,6 @@
 """ARM end to end: an agent on an emulated machine, whose processor is of another kind than this one's."""
 
+import json
 import os
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from byte_products import data, expected, with_dots, write_product
 from cross_gcc import cross_lacking
 from job_tools import family, outcomes_of, records_in, request_in, wait_until
 from onnx import TensorProto, helper, numpy_helper
@@ -24,6 +26,7 @@ from tunery.delivery.files.bundling import bundle
 from tunery.delivery.files.combining import combine
 from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import NetworkCompiler, get_dialect
+from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Budget, CheckState, DeviceDescription, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import AgentEngine, Engine, OnUsage
@@ -158,6 +161,30 @@ def compare(model: Path, file: Path, directory: Path) -> None:
             np.testing.assert_allclose(made[name], expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("cpu", "vector", "features"),
+    [
+        ("cortex-a76", ["asimd", "asimddp"], ["+neon", "+dotprod"]),
+        ("max", ["asimd", "asimddp", "i8mm"], ["+neon", "+dotprod", "+i8mm"]),
+    ],
+)
+def test_sums_of_bytes_are_exact_there(
+    cpu: str, vector: list[str], features: list[str], kind: str, tmp_path: Path
+) -> None:
+    dialect = MetaScheduleDialect()
+    board = DeviceDescription("cpu", "a board", (0,), {"arch": "aarch64", "vector": vector})
+    target = dialect.resolve_target_of(json.dumps({"kind": "llvm", "mcpu": "generic", "mattr": features}), 1, board)
+    network = prepare(str(write_product(tmp_path / "m.onnx", kind)), {}, tmp_path)
+    chosen = with_dots(dialect, network, target)
+    assert chosen
+    dialect.compile(network, target, chosen, tmp_path / "out.tunery")
+    np.savez(tmp_path / "given.npz", x=data(kind))
+    run_there(tmp_path / "out.tunery", tmp_path, cpu)
+    with np.load(tmp_path / "made.npz") as made:
+        np.testing.assert_array_equal(made["arr_0"], expected(data(kind)))
+
+
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason="there is no compiler for aarch64")
 def test_a_bundle_is_written_here_and_runs_there(tmp_path: Path) -> None:
     convolutions(tmp_path / "m.onnx")
@@ -266,9 +293,9 @@ def test_a_users_kernel_in_c_is_built_here_and_tuned_and_delivered_there(pi: Pat
     wait_until(lambda: len(family(tmp_path)) == 0)
 
 
-def run_there(file: Path, directory: Path) -> None:
+def run_there(file: Path, directory: Path, cpu: str = CPU) -> None:
     """Run a compiled file in a process of the machine, on the arrays in given.npz; its outputs are in made.npz."""
-    command = [emulated.python(MACHINE, CPU), "-c", RUN, file, directory / "given.npz", directory / "made.npz"]
+    command = [emulated.python(MACHINE, cpu), "-c", RUN, file, directory / "given.npz", directory / "made.npz"]
     environment = os.environ | {"PYTHONPATH": emulated.path(MACHINE)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """Every rule writes code for ARM's vectors, too: nothing of it can run here, so the code itself is looked at."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 pytest.importorskip("tvm")
 
+from byte_products import write_product
 from metaschedule_models import convolution_network
 
 from tunery.dialects import get_dialect
@@ -14,7 +16,8 @@ from tunery.dialects.metaschedule._tvm import open_target, tvm
 from tunery.dialects.metaschedule.variants.program import open_variant, parsed, replay, trace_body
 from tunery.dialects.metaschedule.variants.variant import Variant, variants_of
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
-from tunery.domain import Task
+from tunery.domain import DeviceDescription, Task
+from tunery.models import prepare
 
 pytestmark = pytest.mark.tvm
 
@@ -53,6 +56,25 @@ def test_each_rule_makes_vectors_of_four(
     assert names <= found.keys()
     for name in names:
         assert any(_FUSED.search(code_of(found[name], seed, target)) for seed in range(1, _SEEDS)), name
+
+
+@pytest.mark.parametrize(
+    ("features", "instruction"),
+    [(["dotprod"], r"\bsdot\s+v\d+\.4s"), (["dotprod", "i8mm"], r"\busdot\s+v\d+\.4s"), ([], None)],
+)
+def test_products_of_bytes_are_dot_products_where_there_are_such(
+    features: list[str], instruction: str | None, tmp_path: Path
+) -> None:
+    config = NEON | {"mcpu": "generic", "mattr": [f"+{name}" for name in ("neon", *features)]}
+    board = DeviceDescription("cpu", "a board", (0,), {"arch": "aarch64", "vector": ["asimd", "asimddp", "i8mm"]})
+    dialect = get_dialect("metaschedule")
+    network = prepare(str(write_product(tmp_path / "n.onnx", "uint8")), {}, tmp_path)
+    tasks = dialect.extract(network, dialect.resolve_target_of(json.dumps(config), 1, board))
+    opened = open_target(config)
+    [workload] = [task.workload for task in tasks if task.workload.kind == "matmul"]
+    variant = variants_of(parsed(workload.key, workload.program), opened).found.get("dots")
+    found = variant and re.search(instruction or "", code_of(variant, 1, opened))
+    assert bool(found) == (instruction is not None)
 
 
 def code_of(variant: Variant, seed: int, target: object) -> str:
