@@ -153,10 +153,19 @@ def test_layers_that_differ_by_their_scales_are_one_task(tmp_path: Path) -> None
     assert sorted(task.weight for task in tasks if task.workload.kind == "matmul") == [1, 2]  # the last is dequantised
 
 
-@pytest.mark.parametrize("shape", [(23, 50), (1, 70), (1, 3, 14, 14), pytest.param((1, 20, 9, 9), marks=SLOW)])
-def test_what_the_designs_of_dot_products_compute_is_exact(shape: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("processor", "shape"),
+    [
+        ("native", (23, 50)), ("native", (1, 70)), ("native", (1, 3, 14, 14)), ("x86-64-v3", (1, 3, 14, 14)),
+        pytest.param("native", (1, 20, 9, 9), marks=SLOW), pytest.param("x86-64-v3", (23, 50), marks=SLOW),
+        pytest.param("x86-64-v3", (1, 70), marks=SLOW),
+    ],
+)  # fmt: skip
+def test_what_the_designs_of_dot_products_compute_is_exact(
+    processor: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
     dialect = MetaScheduleDialect()
-    target = dialect.resolve_target("native", 1)
+    target = dialect.resolve_target(processor, 1)
     if dots.instruction_of(tvm_target(target)) is None:
         pytest.skip("this processor has no dot products")
     net = Net(shape)

@@ -12,7 +12,7 @@ KERNEL = 3
 PADDED = "padded"
 DOTS = "dots"
 DOT_CHANNELS, DOT_DEPTH = 16, 4
-"""Channels side by side for a dot product, and what is summed up of each unless the transform's name says otherwise."""
+"""Channels side by side, and what a dot product sums up for each unless the transform's name ends in it: `dots2`."""
 _FEW_GROUPS = 3
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _COLUMNS = 1 << 14
@@ -60,11 +60,11 @@ def dot_groups(channels: int) -> int:
 
 
 def _for_dots(weights: Array, name: str) -> Array:
-    """Return weights `(..., depth, channels)` as `(channels / 16, ..., depth / 4, 16, 4)` or with two, with zeros behind."""
-    groups, *outer, fours, lanes, deep = transformed_shape(weights.shape, name)
-    more = [(0, fours * deep - weights.shape[-2]), (0, groups * lanes - weights.shape[-1])]
+    """Return weights `(..., depth, channels)` as `(channels / 16, ..., depth / d, 16, d)`, with zeros behind."""
+    groups, *outer, steps, lanes, deep = transformed_shape(weights.shape, name)
+    more = [(0, steps * deep - weights.shape[-2]), (0, groups * lanes - weights.shape[-1])]
     wide = np.pad(weights, [*((0, 0) for _ in outer), *more])
-    apart = wide.reshape(*outer, fours, deep, groups, lanes)
+    apart = wide.reshape(*outer, steps, deep, groups, lanes)
     n = len(outer)
     return np.ascontiguousarray(apart.transpose(n + 2, *range(n), n, n + 3, n + 1))
 

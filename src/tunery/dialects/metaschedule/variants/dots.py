@@ -243,9 +243,7 @@ def _tiles(rows: int, groups: int, registers: int) -> list[tuple[int, int]]:
     return sorted(tiles, key=lambda tile: -math.prod(tile))[:_TILES]
 
 
-def _design(  # noqa: PLR0917
-    schedule: Any, instruction: Instruction, rows: int, vectors: int, *, weights_first: bool
-) -> Any:
+def _design(schedule: Any, instruction: Instruction, rows: int, vectors: int, *, weights_first: bool) -> Any:
     """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, or rows, first."""
     s = schedule
     around = around_reduction(s)

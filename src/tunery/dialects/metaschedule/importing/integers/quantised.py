@@ -87,13 +87,14 @@ class _Products:
         kernel = None if weights is None else self._weights(weights, node, attributes)
         if data is None or weights is None or kernel is None or data.scale.size != 1 or data.zero.size != 1:
             return None
-        if self._types.get(data.name) not in _BYTES:
+        kind = _BYTES.get(self._types.get(data.name, onnx.TensorProto.UNDEFINED))
+        if kind is None:
             return None
         channels = kernel.shape[0 if node.op_type == "Conv" else -1]
         if weights.scale.size not in {1, channels}:
             return None
         factor = np.broadcast_to(data.scale.reshape(-1) * weights.scale.reshape(-1), (channels,))
-        addend = self._addend(node, attributes, kernel, int(data.zero.item()) + shift_of(_BYTES[self._types[data.name]]))
+        addend = self._addend(node, attributes, kernel, int(data.zero.item()) + shift_of(kind))
         bias = self._bias(node, factor) if len(node.input) > 2 and node.input[2] else np.zeros(channels, np.int32)
         if addend is None or bias is None:
             return None
