@@ -13,6 +13,7 @@ from base_install import WITHOUT
 from dashboard_site import Served, served
 
 from tunery.cli.app import app
+from tunery.domain import Budget
 from tunery.domain.request import Request
 from tunery.service.codec import request_data
 
@@ -97,7 +98,8 @@ def test_a_service_is_asked_by_every_command_of_the_wheel_alone(
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
     asked = {"model": "fake:base?tasks=1", "dialect": "fake", "budget": "4trials", "threads": 1}
     job = site.ended(site.admin_token, {**asked, "kind": "tune", "deliver": True})["id"]
-    waits = site.write(lambda store: store.create_job(request_data(Request("fake:waits", dialect="fake")))).job_id
+    endless = Request("fake:waits?tasks=2&build_s=0.05&space=16x16x16", dialect="fake", budget=Budget(trials=5000))
+    waits = site.write(lambda store: store.create_job(request_data(endless))).job_id
     lines = (COMMANDS + REFUSED).replace("JOB", job).replace("WAITS", waits).split("\n")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT + RUN], input="\n".join(f"{line} --server {site.url}" for line in lines if line),
