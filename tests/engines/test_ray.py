@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 PATIENCE_S = 180.0
 QUICK = Timing(keep_alive_s=2.0, first_retry_s=0.2, last_retry_s=2.0)
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"
+
+
+@pytest.fixture(autouse=True)
+def _needs_ray() -> None:
+    if find_spec("ray") is None:
+        pytest.skip("needs Ray, which `make test-ray` installs")
 
 
 @pytest.fixture
