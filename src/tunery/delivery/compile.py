@@ -220,7 +220,7 @@ async def _compile_and_allow(
     try:
         imported = await work.model(prepared=(lambda _: None) if measuring else allow, extracting=extracting)
         say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
-        known = await linker.choices(imported, ready[0] if ready else None)
+        known = await linker.choices(imported.tasks, ready[0] if ready else None)
         if imported.network.program:
             known = await with_right_defaults(work, known)
     finally:

@@ -10,7 +10,7 @@ from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import fill
 from tunery.delivery.work import Work
 from tunery.dialects import GraphNode
-from tunery.domain import Artifact, Candidate, Network
+from tunery.domain import Artifact, Candidate, Network, Task
 from tunery.domain.request import CompileReport, FillPolicy
 from tunery.engines import Role
 from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel
@@ -48,20 +48,20 @@ class Linker:
         Raises:
             DialectError or EngineError: it does not compile.
         """
-        return await self.link(imported, await self.choices(imported, filled=filled))
+        return await self.link(imported, await self.choices(imported.tasks, filled=filled))
 
     async def choices(
-        self, imported: ImportedModel, ready: Awaitable[InitialModel | None] | None = None, *, filled: bool = True
+        self, tasks: Sequence[Task], ready: Awaitable[InitialModel | None] | None = None, *, filled: bool = True
     ) -> tuple[KnownTask, ...]:
         """Return what is known, or predicted, of a model's tasks."""
         known = dict(self._known)
-        if tasks := tuple(task for task in imported.tasks if task.key not in known):
-            found = await fill(self.work, replace(imported, tasks=tasks), self.policy if filled else None, ready)
+        if new := [task for task in tasks if task.key not in known]:
+            found = await fill(self.work, new, self.policy if filled else None, ready)
             known |= {each.task.key: each for each in found}
         if filled:
             self._known |= known
             self._parts |= {each.task.workload.key: each.part for each in known.values() if each.part}
-        return tuple(known[task.key] for task in imported.tasks)
+        return tuple(known[task.key] for task in tasks)
 
     async def link(self, imported: ImportedModel, known: Sequence[KnownTask]) -> CompiledModel:
         """Compile with what is known of the tasks.

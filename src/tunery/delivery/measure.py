@@ -60,11 +60,10 @@ async def measure(work: Work, task_key: str, body: str) -> SingleMeasurement:
         UsageError: no task, or more than one, has such a key; or the body is no candidate of it.
         WorkError: the task's reference does not run: nothing can be said of the candidate.
     """
-    imported = await work.model()
-    task = _chosen(imported.tasks, task_key)
+    task = _chosen((await work.model()).tasks, task_key)
     await introduce(work.runtime, work.store)
     assert work.account is not None, "what is measured is charged"
-    provenance = await work.provenance(imported)
+    provenance = await work.provenance()
     learning = Learning(work.runtime, work.job_id, None)
     context = Context(
         work.job_id, work.runtime, work.store, provenance, work.request.seed, work.account, learning

@@ -35,7 +35,6 @@ from tunery.domain import (
 from tunery.domain.request import FillPolicy
 from tunery.engines import Role
 from tunery.measuring.inputs import size_bytes
-from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
@@ -79,9 +78,9 @@ async def get_ready(work: Work, target: Target, compiler: str) -> InitialModel |
 
 
 async def fill(
-    work: Work, imported: ImportedModel, policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None
+    work: Work, tasks: Sequence[Task], policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None
 ) -> tuple[KnownTask, ...]:
-    """Return the ladder's answer for each task; with a `policy`, what no record answers is predicted.
+    """Return the ladder's answer for each of the model's tasks; with a `policy`, what no record answers is predicted.
 
     `ready` is `get_ready`'s result, if it was begun before. What is measured is charged to the job's account, which is
     that of a stored job where the `policy` asks for measurements.
@@ -89,11 +88,11 @@ async def fill(
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
     """
-    whole = await work.choices(imported)
+    whole = await work.choices(tasks)
     known = tuple(each for each in whole if not _is_too_large(each.task))
     if policy is None or not any(task.open for task in known):
         return whole
-    filled = {each.task.key: each for each in await _filled(work, imported, policy, known, ready)}
+    filled = {each.task.key: each for each in await _filled(work, policy, known, ready)}
     why = "its arguments are too large for it to be checked on several inputs"
     return tuple(filled.get(each.task.key) or replace(each, refused=why if each.open else "") for each in whole)
 
@@ -103,29 +102,20 @@ def _is_too_large(task: Task) -> bool:
 
 
 async def _filled(
-    work: Work,
-    imported: ImportedModel,
-    policy: FillPolicy,
-    known: tuple[KnownTask, ...],
-    ready: Awaitable[InitialModel | None] | None,
+    work: Work, policy: FillPolicy, known: tuple[KnownTask, ...], ready: Awaitable[InitialModel | None] | None
 ) -> tuple[KnownTask, ...]:
-    start, why = (
-        None,
-        (
-            f"there is no cost model for {imported.target}; train one with `tunery costmodel collect` and "
-            "`tunery costmodel train`"
-        ),
-    )
-    provenance = await work.provenance(imported)
+    target, compiler, start = work.model_read.target, work.model_read.compiler, None
+    why = f"there is no cost model for {target}; train one with `tunery costmodel collect` and `tunery costmodel train`"
+    provenance = await work.provenance()
     offers = await offers_for(work, provenance, known)
     if policy.few_shot:
         device = await introduce(work.runtime, work.store)
-        start = start_for(work.request.dialect, imported.target, imported.compiler, device)
+        start = start_for(work.request.dialect, target, compiler, device)
     elif work.runtime.builds_for_another_kind:
         # What ships was measured on other processors, and nothing of it can be checked here.
         why = f"nothing is predicted for host {work.runtime.measure_host}; tune it, or measure some (--few-shot)"
     else:
-        start = await (ready or get_ready(work, imported.target, imported.compiler))
+        start = await (ready or get_ready(work, target, compiler))
     if start is None and policy.few_shot and not all(offers.get(each.task.key) for each in known if each.open):
         raise UsageError(why)
     prices = load_prices(work.request.prices)

@@ -46,10 +46,10 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
         UsageError: the model, shapes or target are wrong.
     """
     imported = await work.model()
-    known = await fill(work, imported, policy)
+    known = await fill(work, imported.tasks, policy)
     expected = await _forecast(work, imported, known)
     if policy is None:
-        offers = await offers_for(work, await work.provenance(imported), known)
+        offers = await offers_for(work, await work.provenance(), known)
         known = tuple(offered(each, offers.get(each.task.key, ())) for each in known)
     skipped = tuple((each.task.key, reason) for each in known for reason in each.skipped)
     refused = {each.task.key: each.refused for each in known if each.refused}

@@ -1,11 +1,11 @@
 """What a job has at hand."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tunery.delivery.ladder import KnownTask, choose
-from tunery.domain import Network, Provenance, Target
+from tunery.domain import Network, Provenance, Target, Task
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import settings_for
@@ -96,14 +96,12 @@ class Work:
         self.imported = imported
         await keep(self.store, imported)
 
-    async def provenance(self, imported: ImportedModel) -> Provenance:
+    async def provenance(self) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
-        device = await self.runtime.device()
-        return Provenance(
-            self.request.dialect, imported.compiler, device.fingerprint, settings_for(self.request.trimming).key
-        )
+        device, settings = await self.runtime.device(), settings_for(self.request.trimming)
+        return Provenance(self.request.dialect, self.model_read.compiler, device.fingerprint, settings.key)
 
-    async def choices(self, imported: ImportedModel) -> tuple[KnownTask, ...]:
-        """Return the ladder's answer for each task, from the store alone."""
-        provenance = await self.provenance(imported)
-        return await self.store.read(lambda store: choose(store, imported.tasks, provenance, self.runtime.measured_on))
+    async def choices(self, tasks: Sequence[Task]) -> tuple[KnownTask, ...]:
+        """Return the ladder's answer for each of the model's tasks, from the store alone."""
+        provenance = await self.provenance()
+        return await self.store.read(lambda store: choose(store, tasks, provenance, self.runtime.measured_on))

@@ -52,7 +52,7 @@ async def bench(
     if not imported.network.blob:
         raise UsageError(f"{imported.network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
     if compiled:
-        ours, tasks = _stored(work, compiled), used_shares(await work.choices(imported))
+        ours, tasks = _stored(work, compiled), used_shares(await work.choices(imported.tasks))
     else:
         tell("compiling", CONTESTANTS["tunery"])
         made = await compile_only(work)
