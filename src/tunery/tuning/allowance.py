@@ -8,6 +8,7 @@ from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.accounting.prices import Prices
 from tunery.domain import Spend
 from tunery.tuning.account import Account
+from tunery.tuning.allocation.allocator import Unit, unit_of
 
 
 class RunBudget:
@@ -50,6 +51,11 @@ class RunBudget:
     def prices(self) -> Prices:
         """The price sheet that money is counted by."""
         return self.account.prices
+
+    @property
+    def unit(self) -> Unit:
+        """What gains are weighed against: the unit of the job's own limits."""
+        return unit_of(self._own)
 
     @property
     def earlier_s(self) -> float:

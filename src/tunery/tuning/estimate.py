@@ -14,7 +14,7 @@ class NetworkEstimate:
 
     def __init__(self, searches: Sequence[TaskSearch], weights: Sequence[int], target_s: float | None) -> None:
         self.weighted = tuple(zip(searches, weights, strict=True))
-        self._target_s = target_s
+        self.target_s = target_s
 
     def total_s(self, what: str) -> float | None:
         """Return the sum of the tasks' `best_s`, `proven_s` or `baseline_s`, None while one is missing.
@@ -31,10 +31,10 @@ class NetworkEstimate:
 
     def met(self, *, proven: bool, within: float = 1.0) -> bool:
         """Return whether the network is `within` times the target, by verified records only if `proven`."""
-        if self._target_s is None or (not proven and any(search.state.untried for search, _ in self.weighted)):
+        if self.target_s is None or (not proven and any(search.state.untried for search, _ in self.weighted)):
             return False  # there would be no finals to hold
         latency_s = self.total_s("proven_s" if proven else "best_s")
-        return latency_s is not None and latency_s <= within * self._target_s
+        return latency_s is not None and latency_s <= within * self.target_s
 
     def finals_due(self) -> int:
         """Return how many tasks have finals to hold."""

@@ -77,7 +77,7 @@ class TuningJob:
         goes_on: bool = False,
     ) -> None:
         self.status, self._deliver, self._beside, self._goes_on = status, deliver, beside, goes_on
-        self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
+        self._runtime, self._store, self._imported = runtime, store, imported
         self._notify, self._stop, self._ending = on_progress, stop, ending
         settings = settings_for(request.trimming)
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
@@ -101,7 +101,7 @@ class TuningJob:
         self._context.cut_off = self._cut_off
         began = time.monotonic() if began is None else began
         self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began)
-        self._reporter = Reporter(self._context, request, self._allowance, self._sums, beside)
+        self._reporter = Reporter(self._context, self._allowance, self._sums, beside)
 
     @property
     def planned(self) -> int:
@@ -124,8 +124,8 @@ class TuningJob:
         self._allowance.correct(await self._account.reconcile(self.status.spend))  # before this run is charged
         self.searches = await self._shared.join(self._context, self._imported.tasks)
         weights = [task.weight for task in self._imported.tasks]
-        self._sums = NetworkEstimate(self.searches, weights, self._request.latency_target_s)
-        self._reporter = Reporter(self._context, self._request, self._allowance, self._sums, self._beside)
+        self._sums = NetworkEstimate(self.searches, weights, self._sums.target_s)
+        self._reporter = Reporter(self._context, self._allowance, self._sums, self._beside)
         # What another job paid for on a shared task counts too, and only the status knows of it.
         self._context.trials = max(self._context.trials, self.status.spend.trials)
         self._state = RunState(tried_before=self._context.trials)
@@ -189,7 +189,7 @@ class TuningJob:
         if self._sums.met(proven=True):
             return
         await self._measure_baselines()
-        target, goes_on = self._request.latency_target_s is not None, True
+        target, goes_on = self._sums.target_s is not None, True
         while goes_on:
             before = self._context.trials
             self._enter(Phase.SEARCH)
@@ -277,7 +277,7 @@ class TuningJob:
     def _about_end(self) -> str:
         if not self.searches:
             return NO_TASKS
-        target_s = self._request.latency_target_s
+        target_s = self._sums.target_s
         if target_s is not None:
             total_s = self._sums.total_s("proven_s")
             return latency_target_summary(
@@ -326,7 +326,7 @@ class TuningJob:
 
     async def _search(self) -> None:
         chooser: Chooser = self._reporter.allocator()
-        if not self._request.trimming.allocate:
+        if not self._context.trimming.allocate:
             chooser = RoundRobin([s.state.progress for s in self.searches])
         running: set[asyncio.Task[int]] = set()
         ending = False

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunery.domain import JobState, JobStatus, Spend, TaskState
-from tunery.domain.request import Progress, Request
+from tunery.domain.request import Progress
 from tunery.store import Charge
 from tunery.tuning.account import charged
-from tunery.tuning.allocation.allocator import Allocator, unit_of
+from tunery.tuning.allocation.allocator import Allocator
 from tunery.tuning.allowance import RunBudget
 from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
@@ -20,12 +20,11 @@ class Reporter:
     def __init__(
         self,
         context: Context,
-        request: Request,
         allowance: RunBudget,
         sums: NetworkEstimate,
         beside: Sequence[TaskState] = (),
     ) -> None:
-        self._context, self._request, self._beside = context, request, beside
+        self._context, self._beside = context, beside
         self._allowance, self._sums = allowance, sums
         self._searches = [search for search, _ in sums.weighted]
         self._searched_s, self._held_before_s = 0.0, sums.held_core_s()
@@ -37,7 +36,7 @@ class Reporter:
     def allocator(self) -> Allocator:
         """Return what ranks the job's tasks by gain per cost."""
         allowance = self._allowance
-        return Allocator([s.state.progress for s in self._searches], unit_of(self._request.budget), allowance.prices)
+        return Allocator([s.state.progress for s in self._searches], allowance.unit, allowance.prices)
 
     def progress(self, phase: Phase, current: str = "") -> Progress:
         """Return how far the job is; `current` says it of the phase."""
@@ -72,7 +71,7 @@ class Reporter:
         context, cores = self._context, self._context.runtime.granted
         rows = await context.store.read(lambda store: store.ledger(context.job_id))
         self._allowance.trials = context.trials
-        outlook = self._sums.outlook(cores, self._allowance.prices, self._request.seed, self._pace())
+        outlook = self._sums.outlook(cores, self._allowance.prices, context.seed, self._pace())
         return replace(
             status, state=state, message=message, problem="", spend=self._spend(rows), outlook=outlook,
             tasks=(*self.states(), *self._beside), remaining=self._allowance.remaining(),
@@ -90,7 +89,7 @@ class Reporter:
 
     def states(self) -> tuple[TaskState, ...]:
         """Return how the job's tasks stand, with those that would get no trial now marked as preempted."""
-        size, allocate = self._allowance.limits.batch, self._request.trimming.allocate
+        size, allocate = self._allowance.limits.batch, self._context.trimming.allocate
         preempted = self.allocator().preempted(size) if allocate else set[str]()
         states = [search.report(self._context.job_id) for search in self._searches]
         return tuple(replace(state, preempted=state.task_key in preempted) for state in states)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from tunery.accounting.meter import Plan
 from tunery.accounting.prices import Prices
-from tunery.domain import Budget
 from tunery.tuning.allocation.gain import Gain, believe
 
 _WINDOW = 3
@@ -27,11 +27,11 @@ class Unit(StrEnum):
     ENERGY = "energy"
 
 
-def unit_of(budget: Budget) -> Unit:
-    """Return the unit of a budget; of several the scarcer kind: energy, then money, then time."""
-    if budget.joules is not None:
+def unit_of(limits: Plan) -> Unit:
+    """Return the unit of a job's limits; of several the scarcer kind: energy, then money, then time."""
+    if limits.joules is not None:
         return Unit.ENERGY
-    return Unit.MONEY if budget.money is not None else Unit.TIME
+    return Unit.MONEY if limits.money is not None else Unit.TIME
 
 
 @dataclass(frozen=True, slots=True)
