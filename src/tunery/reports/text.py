@@ -315,18 +315,15 @@ def cost_lines(job: JobStatus) -> list[str]:
 
 def _usage(report: "TuneReport", request: "Request", output: Path | None, server: str, *, build: bool) -> list[str]:
     path = str(output or file_name(report.network.name, request))
-    there = ["--server", shlex.quote(server)] if server else []
-    words = " ".join([shlex.quote(request.model), *asked(request), "-o", shlex.quote(path), *there])
+    at = ["--server", shlex.quote(server)] if server else []
+    words = " ".join([shlex.quote(request.model), *asked(request), "-o", shlex.quote(path), *at])
+    there = f"  # on {request.on}" if request.on else ""
     return [
         *([f"to use it   tunery compile {words}"] if build else []),
-        f"{'' if build else 'to use it':<11} import tunery{_there(request)}",
+        f"{'' if build else 'to use it':<11} import tunery{there}",
         f"            network = tunery.load_compiled({json.dumps(path, ensure_ascii=False)})",
         f"            outputs = {call(report.network)}",
     ]
-
-
-def _there(request: "Request") -> str:
-    return f"  # on {request.on}" if request.on else ""
 
 
 def asked(request: "Request") -> list[str]:

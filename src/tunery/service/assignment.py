@@ -48,13 +48,13 @@ class Assignment:
         self.latest = progress
         self.notify(progress)
 
+    def importing(self, job_id: str = "") -> Progress:
+        """Return its progress while its model is being read."""
+        budget = self.request.budget
+        return Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None)
+
     def release(self) -> None:
         """Let go of the files that are held for it."""
         for work in self.readers:
             for blob in work.model_read.blobs:
                 work.runtime.release(blob)
-
-
-def importing(request: Request, job_id: str = "") -> Progress:
-    """Return the progress of a job whose model is being read."""
-    return Progress(job_id, "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)

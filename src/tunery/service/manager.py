@@ -20,7 +20,7 @@ from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import Runtime
 from tunery.service import stored_jobs
 from tunery.service.adoption import Adoption
-from tunery.service.assignment import Assignment, importing
+from tunery.service.assignment import Assignment
 from tunery.service.budgets.months import take_share
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
@@ -273,7 +273,7 @@ class JobManager:
         assert entry is not None
         before = self.ahead(job_id)
         said = f"({before} before it)" if before else ""
-        return replace(importing(entry.request, job_id), phase="queued", current=said, remaining_s=None)
+        return replace(entry.importing(job_id), phase="queued", current=said, remaining_s=None)
 
     def ahead(self, job_id: str) -> int:
         """Return how many of its owner's jobs begin before one that waits; 0 for one at work, or that is not here."""

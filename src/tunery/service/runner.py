@@ -18,7 +18,7 @@ from tunery.domain.request import TuneReport
 from tunery.reports.data import described, tune_report
 from tunery.runtime.runtime import Reservation
 from tunery.service import stored_jobs
-from tunery.service.assignment import Assignment, importing
+from tunery.service.assignment import Assignment
 from tunery.service.checks import check_dialects
 from tunery.service.codec import request_data
 from tunery.service.kinds import KINDS, options_of, resumable
@@ -137,7 +137,7 @@ class JobRunner(Workplace):
         began, request = time.monotonic(), job.request
         begun = await self.store.read(lambda store: store.job(job_id))
         stored_jobs.check_currency(begun, load_prices(request.prices))
-        job.tell(importing(request, job_id))
+        job.tell(job.importing(job_id))
         used = list[Reservation]()
         try:
             work = await self.read(job, job_id, used)

@@ -19,7 +19,7 @@ from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import import_model
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Reservation
-from tunery.service.assignment import Assignment, importing
+from tunery.service.assignment import Assignment
 from tunery.service.runtimes import Runtimes
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge, charged
@@ -69,7 +69,7 @@ class Workplace:
 
         def begun() -> None:
             if job.latest is None:
-                job.tell(importing(job.request))
+                job.tell(job.importing())
 
         async def read(one: Request) -> Work:
             work = Work(await self.runtimes.connected(one), self.store, one, name, job.tell, job.known(one))
@@ -83,7 +83,7 @@ class Workplace:
                 job.readers = (*job.readers, work)
             return work
 
-        return await _each_dialect(job.request, read)
+        return await _each_dialect(job, read)
 
     async def works(self, job: Assignment, job_id: str, *, charged: bool = True) -> Work:
         """Return what a job has at hand for its dialects."""
@@ -92,7 +92,7 @@ class Workplace:
             work = Work(await self.runtimes.connected(one), self.store, one, job_id, job.tell, job.known(one))
             return replace(work, account=self.account(work) if charged else None)
 
-        return await _each_dialect(job.request, begin)
+        return await _each_dialect(job, begin)
 
     async def work_on(self, job: Assignment, work: Work, run: Callable[[Work], Awaitable[R]]) -> R:
         """Do a job's work beside all others; if it has an account, it is charged for its part of the machine."""
@@ -174,14 +174,14 @@ def _add_run(store: Store, job_id: str, spent: Spend) -> None:
     store.save_job(replace(status, spend=charged(times, store.ledger(job_id))))
 
 
-async def _each_dialect(request: Request, begin: Callable[[Request], Awaitable[Work]]) -> Work:
+async def _each_dialect(job: Assignment, begin: Callable[[Request], Awaitable[Work]]) -> Work:
     """Return what a job has at hand for its dialects; why one takes no part is told in it.
 
     Raises:
         TuneryError: none takes part.
     """
     works, refused, errors = list[Work](), dict[str, str](), list[TuneryError]()
-    for one in request.each_dialect:
+    for one in job.request.each_dialect:
         try:
             works.append(await begin(one))
         except TuneryError as error:
