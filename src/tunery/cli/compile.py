@@ -14,8 +14,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, fetched_file, say_hosts, server_of, watching
-from tunery.cli.tune import network_file
+from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, watching
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,7 +98,7 @@ def compile_(
     from tunery.service.session import compile_model
 
     _begin(*request.dialects)
-    path, hosts = network_file(request, output, force=force), say_hosts()
+    path, hosts = network_path(request, output), say_hosts()
     with LiveLine(verbose=verbose) as live:
         report, network = compile_model(
             request, path, guess, lambda text: live.say(text, phase=text),

@@ -9,8 +9,8 @@ import typer
 from tunery._errors import TuneryError, UsageError, error_of
 from tunery.cli.console import failure, options
 from tunery.cli.console.following import report
-from tunery.cli.console.output import emit, output_path, say, width
-from tunery.cli.console.remote import Server, default_name, fetched_file, say_hosts, server_of, watching
+from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, watching
 from tunery.domain import JobState
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def tune(
         path = fetched_file(request, output, force=force) if output else None
         _tune_there(url, request, path, server, force=force, as_json=json, verbose=verbose)
         return
-    path = network_file(request, output, force=force) if output else None
+    path = network_path(request, output) if output else None
     run(request, path, rivals, force=force, as_json=json, verbose=verbose)
 
 
@@ -103,19 +103,6 @@ def _tune_there(
     else:
         _print(found, request, compiled, None, server, verbose=False)
     _end_with(error, as_json=as_json)
-
-
-def network_file(request: "Request", output: str, *, force: bool) -> Path:
-    """Return where the compiled network goes, once it is known that it may go there.
-
-    Raises:
-        UsageError: it may not.
-    """
-    from tunery.delivery.compile import check_place
-
-    path = output_path(output, default_name(request))
-    check_place(path, request, force=force)
-    return path
 
 
 def run(

@@ -56,16 +56,20 @@ def fetched_file(request: "Request", output: str, *, force: bool) -> Path:
     """
     from tunery._outputs import NETWORK, check_output
 
-    path = output_path(output, default_name(request))
+    path = network_path(request, output)
     check_output(path, NETWORK, inputs=[] if ":" in request.model else [Path(request.model)], force=force)
     return path
 
 
-def default_name(request: "Request") -> str:
-    """Return the file name of a compiled model where `-o` names a directory."""
+def network_path(request: "Request", output: str) -> Path:
+    """Return the file that `-o` names; in a directory, its name is that of the model.
+
+    Raises:
+        UsageError: it names a directory that is not there.
+    """
     from tunery.reports.format import file_name
 
-    return file_name(Path(request.model.rpartition(":")[2]).stem, request)
+    return output_path(output, file_name(Path(request.model.rpartition(":")[2]).stem, request))
 
 
 def service_at(server: str, socket: str) -> "ServiceClient":

@@ -11,7 +11,7 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.following import followed, report, summary
 from tunery.cli.console.output import emit, output_path, say, width
-from tunery.cli.console.remote import Server, Socket, own_service, server_of, service_at, service_or_none
+from tunery.cli.console.remote import Server, Socket, network_path, own_service, server_of, service_at, service_or_none
 
 if TYPE_CHECKING:
     from tunery.domain import JobStatus
@@ -361,7 +361,7 @@ def _resume_there(service: "ServiceClient", job: str, *, detach: bool, as_json: 
 
 
 def _resume_here(job: str, store: str, output: str, *, force: bool, as_json: bool, verbose: bool) -> None:
-    from tunery.cli.tune import network_file, run
+    from tunery.cli.tune import run
     from tunery.domain import JobState
     from tunery.service.codec import request_of
     from tunery.service.kinds import resumable
@@ -376,5 +376,5 @@ def _resume_here(job: str, store: str, output: str, *, force: bool, as_json: boo
             f"job {job} is a {status.kind}: give that command again, or let a service do it (`tunery serve`)"
         )
     request = request_of(status, store)
-    path = network_file(request, output, force=force) if output else None
+    path = network_path(request, output) if output else None
     run(request, path, (), force=force, as_json=as_json, verbose=verbose, job_id=job)
