@@ -13,9 +13,11 @@ import pytest
 
 from tunery._errors import CrashError, LostWorkerError, RemoteError, TuneryError, UsageError
 from tunery.delivery.comparing.compare import Contestants, Expected
+from tunery.delivery.linking import CompiledModel
 from tunery.delivery.placing import judging
 from tunery.delivery.placing.judging import Judged, Turn, is_slower, judge, time_in_turns
 from tunery.domain import Network
+from tunery.domain.request import CompileReport
 
 NOISE: dict[str, Callable[[Random], float]] = {
     "quiet": lambda rng: 1 + abs(rng.gauss(0, 0.01)),
@@ -121,7 +123,8 @@ class Machine:
 def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> Judged:
     monkeypatch.setattr(judging, "Contestants", machine)
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
-    return asyncio.run(judge(cast("Any", machine), network, "b", Expected([])))
+    made = CompiledModel(CompileReport("n", "", 0, {}), network, "b")
+    return asyncio.run(judge(cast("Any", machine), made, Expected([])))
 
 
 @pytest.mark.parametrize("error", [UsageError("it is damaged"), CrashError("SIGSEGV"), RemoteError("it raised")])

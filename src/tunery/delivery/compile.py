@@ -156,7 +156,7 @@ async def _judged(
     All of it runs there if that does not help. If not `raced`, nothing is too slow.
     """
     work = linker.work
-    judged = await judge(work, made.network, made.blob, theirs)
+    judged = await judge(work, made, theirs)
     if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
         raise WorkError(f"{made.network.name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
     if judged.wrong:

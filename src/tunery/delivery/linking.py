@@ -78,7 +78,7 @@ class Linker:
             compiled: CompiledBlob = await work.runtime.call(
                 grant.worker, "compile", imported.network, imported.target, chosen, parts, deadline_s=IMPORT_DEADLINE_S
             )
-        return CompiledModel(_report(imported.network, known, compiled), imported.network, compiled.blob)
+        return CompiledModel(_report(imported.network.name, known, compiled), imported.network, compiled.blob)
 
     async def _build(self, known: Sequence[KnownTask]) -> None:
         """Have all builders generate the code of the network's kernels.
@@ -129,7 +129,7 @@ class Linker:
         self._parts.clear()
 
 
-def _report(network: Network, known: Sequence[KnownTask], compiled: CompiledBlob) -> CompileReport:
+def _report(network: str, known: Sequence[KnownTask], compiled: CompiledBlob) -> CompileReport:
     """Return what was compiled of each task."""
     by_key = {each.task.workload.key: each for each in known}
     coverage = {
@@ -139,7 +139,7 @@ def _report(network: Network, known: Sequence[KnownTask], compiled: CompiledBlob
     }
     left_out = {by_key[key].task.workload.label: why for key, why in compiled.left_out.items() if key in by_key}
     return CompileReport(
-        network.name, "", compiled.size_bytes, coverage, tasks=tuple(each.share for each in known),
+        network, "", compiled.size_bytes, coverage, tasks=tuple(each.share for each in known),
         refused={each.task.workload.name: each.refused for each in known if each.refused},
         measured=sum(each.measured for each in known), untuned=sum(each.untuned for each in known), left_out=left_out,
         elsewhere=compiled.elsewhere,

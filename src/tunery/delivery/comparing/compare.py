@@ -23,7 +23,7 @@ from tunery._errors import (
 from tunery._extras import pip_install
 from tunery.delivery.work import Work
 from tunery.dialects import Array
-from tunery.domain import HERE, Network
+from tunery.domain import HERE, Network, TensorSpec
 from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
 from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
@@ -154,9 +154,9 @@ class Contestants:
         started = cls(runtime, {}, lent=lent)
         try:
             for label, blob in compiled.items():
-                started.workers[label] = _start(runtime, "CompiledContestant", blob, network, **more)
+                started.workers[label] = _start(runtime, "CompiledContestant", blob, network.inputs, **more)
             started.workers["onnxruntime"] = lent or _start(
-                runtime, "OnnxRuntimeContestant", network.blob, network, **more
+                runtime, "OnnxRuntimeContestant", network.blob, network.inputs, **more
             )
         except BaseException:
             started.close()
@@ -234,7 +234,7 @@ async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str
             contestants.absent[label] = absent
             continue
         contestants.workers[label] = _start(
-            contestants.runtime, TORCH[label], Path(network.source), network, trust=work.request.trust
+            contestants.runtime, TORCH[label], Path(network.source), network.inputs, trust=work.request.trust
         )
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
@@ -269,7 +269,7 @@ async def start_onnxruntime(runtime: Runtime, network: Network) -> Expected:
     """
     if not network.blob:
         return Expected([])
-    worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
+    worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network.inputs)
     try:
         outputs = await _call(runtime, worker, "outputs")
         return Expected(outputs, worker, await _call(runtime, worker, "rounding"))
@@ -291,10 +291,10 @@ def _why(error: EngineError) -> str:
     return f"{said}; check the model with onnx.checker, or export it again"
 
 
-def _start(runtime: Runtime, service: str, path: Path | str, network: Network, **more: object) -> str:
-    source = {"path": path} if isinstance(path, Path) else {"blob": path}
+def _start(runtime: Runtime, service: str, file: Path | str, inputs: Sequence[TensorSpec], **more: object) -> str:
+    source = {"path": file} if isinstance(file, Path) else {"blob": file}
     settings: dict[str, Any] = {
-        **source, "threads": runtime.threads, "inputs": list(network.inputs), "seed": SEED, **more
+        **source, "threads": runtime.threads, "inputs": list(inputs), "seed": SEED, **more
     }  # fmt: skip
     torch = service in TORCH.values()
     module = "torch_contestants" if torch else "contestants"

@@ -24,7 +24,7 @@ async def divided(
             return made, judged
         placed = await linker.placed(imported, {**dict.fromkeys(found, _FASTER), **imported.elsewhere})
         again = await linker.compile(placed)
-        verdict = await judge(work, again.network, again.blob, theirs)
+        verdict = await judge(work, again, theirs)
     except (DialectError, EngineError):
         return made, judged
     return (made, judged) if verdict.wrong or verdict.slower else (again, verdict)

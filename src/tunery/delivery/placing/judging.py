@@ -9,9 +9,10 @@ from statistics import mean, median, stdev
 
 from tunery._errors import BlobError, CrashError, LostWorkerError, RemoteError, TuneryError, UsageError, WorkError
 from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals
+from tunery.delivery.linking import CompiledModel
 from tunery.delivery.work import Work
 from tunery.devices import device_class
-from tunery.domain import SEGMENT, Network, median_interval
+from tunery.domain import SEGMENT, median_interval
 from tunery.engines import Role
 from tunery.runtime.foreign_load import ForeignWatch
 
@@ -59,18 +60,19 @@ class Judged:
         return self.theirs_s / self.ours_s if self.ours_s and self.theirs_s else 0.0
 
 
-async def judge(work: Work, network: Network, blob: str, expected: Expected) -> Judged:
+async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
     """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few.
 
     While others use the machine, a kernel of several threads waits in each parallel region for the one that does not
     run, which hits the two unequally. So turns that others disturbed do not count. If too few are left, both run with
     one thread, and the CPU time decides, by a clear margin.
     """
+    network = made.network
     if work.runtime.foreign is not None:
         work.runtime.foreign.foreign.hurry(_PATIENCE_S)
     async with work.stage("check", Role.MEASURER):
         with ExitStack() as ends:
-            contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
+            contestants = Contestants.start(work.runtime, network, {_OURS: made.blob}, expected)
             ends.callback(contestants.close)
             try:
                 ours = await _outputs_of(contestants, network)
@@ -83,7 +85,7 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
                     try:
                         if work.runtime.threads > 1:
                             contestants.close()
-                            contestants = Contestants.start(work.runtime, network, {_OURS: blob}, threads=1)
+                            contestants = Contestants.start(work.runtime, network, {_OURS: made.blob}, threads=1)
                             ends.callback(contestants.close)
                         turns = await time_in_turns(contestants, cpu=True)
                     except TuneryError:  # they cannot be run once more, as for memory
@@ -125,12 +127,13 @@ def _watch_of(work: Work) -> ForeignWatch | None:
     return work.runtime.foreign if device_class(work.runtime.spec.device).uses_host_cores else None
 
 
-async def is_right(work: Work, network: Network, blob: str, expected: Expected) -> bool:
+async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
     """Return whether a compiled network computes what ONNX Runtime does."""
     async with work.stage("check", Role.MEASURER):
-        contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
+        contestants = Contestants.start(work.runtime, made.network, {_OURS: made.blob}, expected)
         try:
-            checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected.outputs, expected.rounding)
+            ours = await contestants.ask(_OURS, "outputs")
+            checked_error(made.network.name, ours, expected.outputs, expected.rounding)
         except TuneryError:
             return False
         finally:

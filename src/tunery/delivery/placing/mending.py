@@ -31,7 +31,7 @@ async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Ex
                 break
             imported = await linker.placed(imported, {**imported.elsewhere, **found})
             again = await linker.compile(imported)
-            verdict = await judge(linker.work, again.network, again.blob, theirs)
+            verdict = await judge(linker.work, again, theirs)
         except (DialectError, EngineError):
             break
         if not verdict.wrong:
@@ -67,7 +67,7 @@ async def _first_fault(linker: Linker, imported: ImportedModel, theirs: Expected
         others = dict.fromkeys(native[count:], _AT_FAULT)
         placed = await linker.placed(imported, {**imported.elsewhere, **others})
         made = await linker.compile(placed, filled=False)
-        if await is_right(linker.work, made.network, made.blob, theirs):
+        if await is_right(linker.work, made, theirs):
             right = count
         else:
             wrong = count
