@@ -19,7 +19,6 @@ from tunery.delivery.comparing.bench import used_shares
 from tunery.delivery.comparing.compare import Output, checked_error
 from tunery.delivery.comparing.contestants import OnnxRuntimeContestant
 from tunery.delivery.ladder import KnownTask
-from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import BenchReport, Progress, Request
@@ -29,6 +28,7 @@ from tunery.runtime.importing import ImportedModel, both
 from tunery.runtime.runtime import Runtime
 from tunery.service.session import Session
 from tunery.service.session import bench as compare_networks
+from tunery.tuning.work import Work
 
 bench = importlib.import_module("tunery.delivery.comparing.compare")  # `tunery.jobs` has a function of that name
 _GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)

@@ -16,12 +16,12 @@ from tunery.blobs.fake import FakeBlobs
 from tunery.delivery import fastest
 from tunery.delivery.comparing.compare import Contestants
 from tunery.delivery.fastest import Made, compile_fastest, time_files
-from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import HERE, Network
 from tunery.domain.request import CompileReport, Request
 from tunery.engines import WorkerSpec
 from tunery.reports.text import expected_lines
+from tunery.tuning.work import Work
 
 THEIRS = "OnnxRuntimeContestant"
 

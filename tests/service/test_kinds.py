@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from tunery._errors import UsageError, WorkError
 from tunery.cli.app import app
-from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import NO_TRIMMING, Progress, Request, ShareRequest, TuneReport
 from tunery.service.codec import request_data, request_of
@@ -23,6 +22,7 @@ from tunery.service.session import tune
 from tunery.service.stored_jobs import create_at_work, refuse_twin
 from tunery.store import Store, StoredAccount, open_store
 from tunery.tuning.job import leave
+from tunery.tuning.work import Work
 from tunery.web._bodies import JobIn
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunery.delivery.ladder import KnownTask
-from tunery.delivery.work import Work
 from tunery.domain import Choice, Provenance, Rung
 from tunery.store import Offer, Store
+from tunery.tuning.work import Work
 
 OFFERS = 2
 """How many candidates of a task each compatible device may offer, of each version of the compiler."""

@@ -19,7 +19,6 @@ from tunery.delivery.placing.dividing import divided
 from tunery.delivery.placing.judging import judge
 from tunery.delivery.placing.mending import mended
 from tunery.delivery.predict import get_ready
-from tunery.delivery.work import Work
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Network, Target
 from tunery.domain.request import CompileReport, FillPolicy, Request
@@ -28,6 +27,7 @@ from tunery.runtime.importing import IMPORT_DEADLINE_S, both
 from tunery.runtime.services import CompiledBlob
 from tunery.store import file_of
 from tunery.tuning.learning import InitialModel
+from tunery.tuning.work import Work
 
 
 def check_place(output: Path, request: Request, *, force: bool = False, sign: Path | None = None) -> None:

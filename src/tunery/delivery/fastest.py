@@ -11,10 +11,10 @@ from tunery._errors import TuneryError
 from tunery._outputs import NETWORK, TEXT, check_output, publish
 from tunery.delivery.comparing.compare import Contestants, Expected
 from tunery.delivery.compile import check_place, compile_checked, files_of
-from tunery.delivery.work import Work
 from tunery.domain import Network
 from tunery.domain.request import CompileReport, DialectResult, FillPolicy
 from tunery.engines import Role
+from tunery.tuning.work import Work
 
 _ROUNDS, _TURN_S = 7, 0.2
 _OURS, _THEIRS = "tunery", "onnxruntime"

@@ -7,6 +7,7 @@ from tunery.domain import Artifact, Choice, Provenance, Rung, Task
 from tunery.domain.request import TaskShare
 from tunery.measuring.inputs import size_bytes
 from tunery.store import Skipped, Standing, Store
+from tunery.tuning.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,12 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance, host: st
     unknown = [task for task in tasks if known[task.key].best is None]
     skipped = store.skipped_of(unknown, provenance) if unknown else {}
     return tuple(_choose(task, known[task.key], tuple(skipped.get(task.key, ())), host) for task in tasks)
+
+
+async def choices(work: Work, tasks: Sequence[Task]) -> tuple[KnownTask, ...]:
+    """Do as `choose` for tasks of a job's model."""
+    provenance = await work.provenance()
+    return await work.store.read(lambda store: choose(store, tasks, provenance, work.runtime.measured_on))
 
 
 def _choose(task: Task, known: Standing, skipped: tuple[Skipped, ...], host: str) -> KnownTask:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from tunery._errors import TuneryError
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import fill
-from tunery.delivery.work import Work
 from tunery.dialects import GraphNode
 from tunery.domain import Artifact, Candidate, Network, Task
 from tunery.domain.request import CompileReport, FillPolicy
@@ -17,6 +16,7 @@ from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel
 from tunery.runtime.services import CompiledBlob
 from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.learning import InitialModel
+from tunery.tuning.work import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from tunery._errors import DialectError, UsageError, WorkError
-from tunery.delivery.work import Work
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task, Verification, median_interval
 from tunery.engines import Role
 from tunery.runtime.opening import introduce
@@ -23,6 +22,7 @@ from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.search import finals
 from tunery.tuning.search.baselines import BuiltBaselines
+from tunery.tuning.work import Work
 
 _SHOWN = 4
 _REFERENCE_DEADLINE_S, _TIMES_REFERENCE = 60.0, 200  # for kernels that somebody has sent: they may hang

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from tunery._errors import CrashError, LostWorkerError, TuneryError, WorkError
 from tunery.delivery.ladder import KnownTask
-from tunery.delivery.work import Work
 from tunery.domain import Candidate
 from tunery.engines import Role
 from tunery.runtime.services import Checked
 from tunery.tuning.calls import BUILD_DEADLINE_S
+from tunery.tuning.work import Work
 
 _DEADLINE_S = 120.0
 _RIGHT = "its default parameters, which give what its reference gives; `tunery tune` finds faster ones"

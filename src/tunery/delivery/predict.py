@@ -19,8 +19,7 @@ from functools import partial
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.compatible import offered, offers_for
-from tunery.delivery.ladder import KnownTask, choose
-from tunery.delivery.work import Work
+from tunery.delivery.ladder import KnownTask, choices, choose
 from tunery.domain import (
     Artifact,
     Candidate,
@@ -46,6 +45,7 @@ from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
 from tunery.tuning.search.finals import time_in_turns
+from tunery.tuning.work import Work
 
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S, PICK_DEADLINE_S = 60.0, 30.0, 60.0
 _BUILDS = Builds(chunk=1, tries=2)
@@ -88,7 +88,7 @@ async def fill(
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
     """
-    whole = await work.choices(tasks)
+    whole = await choices(work, tasks)
     known = tuple(each for each in whole if not _is_too_large(each.task))
     if policy is None or not any(task.open for task in known):
         return whole

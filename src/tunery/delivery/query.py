@@ -8,11 +8,11 @@ from tunery.delivery.compatible import offered, offers_for
 from tunery.delivery.forecast import HISTORY, Forecast, forecast, tuned
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import fill
-from tunery.delivery.work import Work
 from tunery.domain import Choice, JobStatus, Network, Rung, Target, Task
 from tunery.domain.request import FillPolicy
 from tunery.runtime.importing import ImportedModel
 from tunery.store import Skipped, Store
+from tunery.tuning.work import Work
 
 _SHOWN = 4
 _ENOUGH_ACCOUNTS = 3

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tunery._errors import TuneryError
-from tunery.delivery.work import Work
 from tunery.domain import JobState
 from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
 from tunery.runtime.importing import ImportedModel
 from tunery.service.budgets.months import MonthShare
+from tunery.tuning.work import Work
 
 
 def _ignore(_: object) -> None:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from tunery._errors import EngineError, StoreError, UsageError, problem_type
 from tunery.accounting.prices import load_prices
-from tunery.delivery.work import Work
 from tunery.domain import HERE, JobState, JobStatus
 from tunery.domain.request import TuneReport
 from tunery.reports.data import described, tune_report
@@ -26,6 +25,7 @@ from tunery.service.kinds._base import JobAtWork
 from tunery.service.workplace import Workplace
 from tunery.store import Store
 from tunery.tuning.job import HEARTBEAT_S
+from tunery.tuning.work import Work
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")

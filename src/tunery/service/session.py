@@ -24,7 +24,6 @@ from tunery.delivery.files.combining import combine
 from tunery.delivery.query import Answer
 from tunery.delivery.query import query as query_work
 from tunery.delivery.shaping.compiling import compile_request
-from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Network, Task, digest
 from tunery.domain.request import (
@@ -46,6 +45,7 @@ from tunery.service.runner import JobRunner
 from tunery.store import open_store
 from tunery.tuning.collect import CollectReport
 from tunery.tuning.collect import collect as collect_work
+from tunery.tuning.work import Work
 
 R = TypeVar("R")
 

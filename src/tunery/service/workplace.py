@@ -11,7 +11,6 @@ from typing import Any, Self, TypeVar
 
 from tunery._errors import StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
-from tunery.delivery.work import Work
 from tunery.domain import DeviceDescription, Spend
 from tunery.domain.request import Request
 from tunery.reports.job import STAGES, stages_payload
@@ -23,6 +22,7 @@ from tunery.service.assignment import Assignment
 from tunery.service.runtimes import Runtimes
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge, charged
+from tunery.tuning.work import Work
 
 R = TypeVar("R")
 

@@ -13,12 +13,11 @@ from tunery._errors import EngineError, StoreError, WorkError
 from tunery.accounting.meter import plan
 from tunery.accounting.prices import load_prices
 from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance, TaskState
-from tunery.domain.request import GOES_ON, MODEL_CHANGED, Progress, Request
+from tunery.domain.request import GOES_ON, MODEL_CHANGED
 from tunery.measuring.settings import settings_for
 from tunery.runtime.dispatch import WithdrawnError
-from tunery.runtime.importing import ImportedModel
-from tunery.runtime.runtime import Reservation, Runtime
-from tunery.store import AsyncStore, Store
+from tunery.runtime.runtime import Reservation
+from tunery.store import Store
 from tunery.tuning.account import Account
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
 from tunery.tuning.allowance import RunBudget
@@ -39,6 +38,7 @@ from tunery.tuning.reporting import Reporter
 from tunery.tuning.run_state import Phase, Round, RunState
 from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.search.task_search import TaskSearch
+from tunery.tuning.work import Work
 
 _OPENING = 4  # candidates of a task's first batch, where there are many tasks
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
@@ -51,7 +51,7 @@ _BASELINES, _WORTH_A_SEARCH = 0.25, 0.1  # of the budget
 
 
 class TuningJob:
-    """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now).
+    """Tunes the model of `work` within its budget, which counts from `began` (monotonic seconds; None: from now).
 
     `device` is the one that the runtime's measurers have. `ending` says in which state a cancelled `run` leaves it.
     `deliver` is what is done with what was reached, before the job ends and on its account; it returns what of that
@@ -61,13 +61,9 @@ class TuningJob:
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
-        runtime: Runtime,
-        store: AsyncStore,
-        request: Request,
+        work: Work,
         status: JobStatus,
-        imported: ImportedModel,
         device: DeviceDescription,
-        on_progress: Callable[[Progress], None],
         stop: threading.Event,
         searches: SearchRegistry,
         began: float | None = None,
@@ -77,8 +73,8 @@ class TuningJob:
         goes_on: bool = False,
     ) -> None:
         self.status, self._deliver, self._beside, self._goes_on = status, deliver, beside, goes_on
-        self._runtime, self._store, self._imported = runtime, store, imported
-        self._notify, self._stop, self._ending = on_progress, stop, ending
+        runtime, store, request, imported = work.runtime, work.store, work.request, work.model_read
+        self._work, self._stop, self._ending = work, stop, ending
         settings = settings_for(request.trimming)
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
         self._account = Account(store, status.job_id, runtime, load_prices(request.prices), runtime.power)
@@ -122,14 +118,14 @@ class TuningJob:
     async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored, after `worked`, and returned either way."""
         self._allowance.correct(await self._account.reconcile(self.status.spend))  # before this run is charged
-        self.searches = await self._shared.join(self._context, self._imported.tasks)
-        weights = [task.weight for task in self._imported.tasks]
+        self.searches = await self._shared.join(self._context, self._work.model_read.tasks)
+        weights = [task.weight for task in self._work.model_read.tasks]
         self._sums = NetworkEstimate(self.searches, weights, self._sums.target_s)
         self._reporter = Reporter(self._context, self._allowance, self._sums, self._beside)
         # What another job paid for on a shared task counts too, and only the status knows of it.
         self._context.trials = max(self._context.trials, self.status.spend.trials)
         self._state = RunState(tried_before=self._context.trials)
-        left_s, foreign = self._allowance.left_s(), self._runtime.foreign
+        left_s, foreign = self._allowance.left_s(), self._work.runtime.foreign
         if left_s is not None and foreign is not None:
             foreign.foreign.hurry(_WAITED * left_s)
         beat = asyncio.create_task(self._heartbeats())
@@ -148,7 +144,7 @@ class TuningJob:
             if self._stop.is_set():
                 state, message = JobState.STOPPED, self._about_stop()
             said = [part for part in (message, undelivered) if part]
-            said += [MODEL_CHANGED] if self._imported.has_changed() else []
+            said += [MODEL_CHANGED] if self._work.model_read.has_changed() else []
             self.status = await self._reporter.status(self.status, state, ". ".join(said))
         except BaseException as error:
             with suppress(StoreError):  # the first error is the one to tell
@@ -161,15 +157,15 @@ class TuningJob:
             try:
                 await worked()  # whoever follows the job hears nothing after its end
             finally:
-                await self._store.write(partial(leave, status=self.status))
+                await self._work.store.write(partial(leave, status=self.status))
         return self.status
 
     async def _nothing_right(self) -> str:
         """Say that a user's own kernel is wrong, and how, if that is so."""
-        network, states = self._imported.network, self._reporter.states()
+        network, states = self._work.model_read.network, self._reporter.states()
         if not network.program or not nothing_right_summary(network.name, states, ""):
             return ""
-        latest = await self._store.read(lambda store: store.failures(self.status.job_id, 1))
+        latest = await self._work.store.read(lambda store: store.failures(self.status.job_id, 1))
         return nothing_right_summary(network.name, states, latest[-1].detail if latest else "")
 
     def _about_stop(self) -> str:
@@ -303,7 +299,7 @@ class TuningJob:
         try:
             while not (await asyncio.wait([doing], timeout=_POLL_S))[0]:
                 if self._out_of_time():
-                    self._runtime.dispatch.withdraw(self.status.job_id)
+                    self._work.runtime.dispatch.withdraw(self.status.job_id)
             return await doing
         finally:
             doing.cancel()
@@ -434,7 +430,7 @@ class TuningJob:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(StoreError):  # a store that is only busy answers the next one; no other ends the job here
-                if not await self._store.heartbeat(self.status.job_id):
+                if not await self._work.store.heartbeat(self.status.job_id):
                     self._stop.set()  # another process owns the job now
                     return
                 await self._account.settle()
@@ -442,14 +438,14 @@ class TuningJob:
 
     async def _save_running(self) -> None:
         self.status = status = await self._reporter.status(self.status, JobState.RUNNING, self._state.phase.value)
-        await self._store.write(lambda store: store.save_job(status))
+        await self._work.store.write(lambda store: store.save_job(status))
 
     def _enter(self, phase: Phase, current: str = "") -> None:
         self._state = self._state.enter(phase, self._allowance.elapsed_s())
         self._progress(current)
 
     def _progress(self, current: str = "") -> None:
-        self._notify(self._reporter.progress(self._state.phase, current))
+        self._work.notify(self._reporter.progress(self._state.phase, current))
 
 
 def leave(store: Store, status: JobStatus) -> None:

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from tunery._errors import UsageError
 from tunery.delivery.comparing.compare import check_rivals_there, compare, with_tasks
 from tunery.delivery.compile import compile_only
-from tunery.delivery.ladder import KnownTask
-from tunery.delivery.work import Work
+from tunery.delivery.ladder import KnownTask, choices
 from tunery.domain.request import CONTESTANTS, BenchReport, Progress, Request, TaskShare
 from tunery.engines import Role
+from tunery.tuning.work import Work
 
 
 def check_one_shape(request: Request) -> None:
@@ -52,7 +52,7 @@ async def bench(
     if not imported.network.blob:
         raise UsageError(f"{imported.network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
     if compiled:
-        ours, tasks = _stored(work, compiled), used_shares(await work.choices(imported.tasks))
+        ours, tasks = _stored(work, compiled), used_shares(await choices(work, imported.tasks))
     else:
         tell("compiling", CONTESTANTS["tunery"])
         made = await compile_only(work)

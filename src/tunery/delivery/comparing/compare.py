@@ -21,7 +21,6 @@ from tunery._errors import (
     told_by_onnxruntime,
 )
 from tunery._extras import pip_install
-from tunery.delivery.work import Work
 from tunery.dialects import Array
 from tunery.domain import HERE, Network, TensorSpec
 from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
@@ -30,6 +29,7 @@ from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
 from tunery.runtime import worker_bytes
 from tunery.runtime.runtime import Runtime
+from tunery.tuning.work import Work
 
 TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
 """Rivals that need torch, and their services."""

@@ -10,11 +10,11 @@ from statistics import mean, median, stdev
 from tunery._errors import BlobError, CrashError, LostWorkerError, RemoteError, TuneryError, UsageError, WorkError
 from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals
 from tunery.delivery.linking import CompiledModel
-from tunery.delivery.work import Work
 from tunery.devices import device_class
 from tunery.domain import SEGMENT, median_interval
 from tunery.engines import Role
 from tunery.runtime.foreign_load import ForeignWatch
+from tunery.tuning.work import Work
 
 _TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 4.0
 _PATIENCE_S = 1.0
@@ -75,7 +75,7 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
             contestants = Contestants.start(work.runtime, network, {_OURS: made.blob}, expected)
             ends.callback(contestants.close)
             try:
-                ours = await _outputs_of(contestants, network)
+                ours = await _outputs_of(contestants, network.name)
                 error = checked_error(network.name, ours, expected.outputs, expected.rounding)
                 if not has_rivals(work.runtime):
                     return Judged(error)
@@ -107,7 +107,7 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
     return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=busy)
 
 
-async def _outputs_of(contestants: Contestants, network: Network) -> list[Output]:
+async def _outputs_of(contestants: Contestants, network: str) -> list[Output]:
     """Return what a compiled network computes.
 
     Raises:
@@ -118,7 +118,7 @@ async def _outputs_of(contestants: Contestants, network: Network) -> list[Output
     except (BlobError, LostWorkerError):  # of the host
         raise
     except (UsageError, CrashError, RemoteError) as error:
-        raise WorkError(f"{network.name} as compiled cannot run: {error}") from error
+        raise WorkError(f"{network} as compiled cannot run: {error}") from error
     return found
 
 

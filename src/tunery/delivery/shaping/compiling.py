@@ -11,11 +11,11 @@ from tunery._outputs import NETWORK, publish
 from tunery.delivery.compile import check_place, compile_checked, files_of
 from tunery.delivery.fastest import compile_fastest
 from tunery.delivery.shaping.joining import join
-from tunery.delivery.work import Work
 from tunery.domain import Network
 from tunery.domain.request import CompileReport, FillPolicy, ShapeResult
 from tunery.engines import Role
 from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, together
+from tunery.tuning.work import Work
 
 Compiled = tuple[CompileReport, Network]
 

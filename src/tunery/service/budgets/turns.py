@@ -4,10 +4,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from tunery.delivery.work import Work
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Progress, Request
 from tunery.service.budgets.split import BudgetSplit, network_s, of_dialect
+from tunery.tuning.work import Work
 
 
 def left_out(refused: Mapping[str, str]) -> list[str]:
@@ -15,14 +15,11 @@ def left_out(refused: Mapping[str, str]) -> list[str]:
     return [f"the dialect {name} is left out: {why}" for name, why in refused.items()]
 
 
-Turn = Callable[[Work, Request, JobStatus, float, Callable[[Progress], None]], Awaitable[JobStatus]]
+Turn = Callable[[Work, JobStatus, float], Awaitable[JobStatus]]
 """Tunes for one dialect, in a budget that began (monotonic seconds), in a job that goes on with another turn."""
 
 
-async def tune_in_turns(  # noqa: PLR0917 - what a job is made of
-    work: Work, request: Request, status: JobStatus, began: float, notify: Callable[[Progress], None],
-    turn: Turn,
-) -> JobStatus:  # fmt: skip
+async def tune_in_turns(work: Work, request: Request, status: JobStatus, began: float, turn: Turn) -> JobStatus:
     """Tune for each dialect in turns, until the budget is used up, the latency target is met, or a turn was stopped.
 
     The status that is returned is not stored yet: unless it was stopped, the job is still to be ended.
@@ -38,9 +35,10 @@ async def tune_in_turns(  # noqa: PLR0917 - what a job is made of
             whole, passed_s = split.whole, progress.earlier_s + progress.elapsed_s
             left_s = progress.remaining_s if whole.seconds is None else max(whole.seconds - passed_s, 0.0)
             current = f"{progress.current}, {name}".removeprefix(", ")
-            notify(replace(progress, remaining_s=left_s, trials_planned=whole.trials, current=current))
+            work.notify(replace(progress, remaining_s=left_s, trials_planned=whole.trials, current=current))
 
-        status = await turn(one, replace(one.request, budget=share.budget), status, began, show)
+        part = replace(one, request=replace(one.request, budget=share.budget), notify=show)
+        status = await turn(part, status, began)
         if status.state is not JobState.RUNNING:
             return status
         split.took(share, status, tried=status.spend.trials > trials)

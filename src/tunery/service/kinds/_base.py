@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from tunery.delivery.work import Work
 from tunery.domain import JobStatus
 from tunery.domain.request import Progress, Request
 from tunery.service.assignment import Assignment
 from tunery.service.workplace import Workplace
+from tunery.tuning.work import Work
 
 LONGEST_S = 1e6
 Answer = Mapping[str, Any]

@@ -6,10 +6,10 @@ from pathlib import Path
 from tunery._errors import UsageError
 from tunery.delivery.comparing.bench import bench, check_one_shape
 from tunery.delivery.comparing.compare import check_rivals
-from tunery.delivery.work import Work
 from tunery.domain.request import Request
 from tunery.reports.data import bench_data
 from tunery.service.kinds._base import LONGEST_S, Answer, JobKind, Options
+from tunery.tuning.work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

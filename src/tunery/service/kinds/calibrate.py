@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from tunery.delivery.work import Work
 from tunery.reports.data import plain
 from tunery.runtime.calibrate import calibrate_target
 from tunery.service.kinds._base import Answer, JobKind, Options, say
+from tunery.tuning.work import Work
 
 
 async def _calibrate(work: Work, _: Options) -> Answer:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from tunery._errors import UsageError
-from tunery.delivery.work import Work
 from tunery.domain.request import Request
 from tunery.reports.data import collect_data
 from tunery.service.kinds._base import Answer, JobKind, Options
 from tunery.tuning.collect import CollectPlan, collect
+from tunery.tuning.work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

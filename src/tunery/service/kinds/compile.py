@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tunery.delivery.compile import check_place
 from tunery.delivery.shaping.compiling import compile_request
-from tunery.delivery.work import Work
 from tunery.domain import Network
 from tunery.domain.request import CompileReport, Request
 from tunery.reports.data import compile_data, described
 from tunery.service.kinds._base import Answer, JobKind, say
 from tunery.service.kinds.query import QUERY, QueryOptions
+from tunery.tuning.work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

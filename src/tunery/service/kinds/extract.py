@@ -1,8 +1,8 @@
 """The tasks of a network."""
 
-from tunery.delivery.work import Work
 from tunery.reports.data import plain
 from tunery.service.kinds._base import Answer, JobKind, Options
+from tunery.tuning.work import Work
 
 
 async def _extract(work: Work, _: Options) -> Answer:

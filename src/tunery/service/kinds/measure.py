@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from tunery.delivery.comparing.bench import check_one_shape
 from tunery.delivery.measure import measure
-from tunery.delivery.work import Work
 from tunery.domain.request import Request
 from tunery.reports.data import plain
 from tunery.service.kinds._base import Answer, JobKind, Options
+from tunery.tuning.work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from tunery._errors import UsageError
 from tunery.delivery.query import query
-from tunery.delivery.work import Work
 from tunery.domain.request import FillPolicy, Request
 from tunery.reports.data import query_data
 from tunery.service.kinds._base import LONGEST_S, Answer, JobKind, Options
+from tunery.tuning.work import Work
 
 _MOST_FEW_SHOT = 64
 

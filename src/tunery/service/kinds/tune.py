@@ -1,12 +1,10 @@
 """The main job: fast, verified kernels for a network."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tunery._errors import TuneryError, error_of, problem_type
-from tunery.delivery.work import Work
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Progress, Request
 from tunery.reports.job import COMPILED
@@ -15,6 +13,7 @@ from tunery.service.kinds._base import JobAtWork, JobKind
 from tunery.service.kinds.compile import CompileOptions, compile_answer, compile_network
 from tunery.tuning.account import Account
 from tunery.tuning.job import TuningJob, leave
+from tunery.tuning.work import Work
 
 _POLL_S = 0.2
 
@@ -36,15 +35,13 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
     place, job, work, output = at.place, at.job, at.work, at.options.output
     several = len(job.request.dialects) > 1
 
-    async def turn(
-        one: Work, request: Request, status: JobStatus, began: float, notify: Callable[[Progress], None]
-    ) -> JobStatus:
-        imported, name = one.model_read, one.request.dialect
+    async def turn(one: Work, status: JobStatus, began: float) -> JobStatus:
+        name = one.request.dialect
         device, searches = await place.device(one), place.runtimes.searches(one.runtime)
         beside = [task for task in status.tasks if task.dialect != name] if several else []
         tuning = TuningJob(
-            one.runtime, place.store, request, status, imported, device, notify, job.stop, searches, began,
-            ending=job.ending, deliver=deliver if output and not several else None, beside=beside, goes_on=several,
+            one, status, device, job.stop, searches, began, ending=job.ending,
+            deliver=deliver if output and not several else None, beside=beside, goes_on=several,
         )  # fmt: skip
         if job.month is not None:
             job.month.meter(tuning.money, tuning.limit_money)
@@ -54,8 +51,8 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
         return await _compile(at, _compiling(at, account))
 
     if not several:
-        return await turn(work, work.request, at.status, at.began, job.tell)
-    status = await tune_in_turns(work, job.request, at.status, at.began, job.tell, turn)
+        return await turn(work, at.status, at.began)
+    status = await tune_in_turns(work, job.request, at.status, at.began, turn)
     if status.state is not JobState.RUNNING:
         return status
     if output:

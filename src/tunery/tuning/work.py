@@ -1,11 +1,10 @@
 """What a job has at hand."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tunery.delivery.ladder import KnownTask, choose
-from tunery.domain import Network, Provenance, Target, Task
+from tunery.domain import Network, Provenance, Target
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import settings_for
@@ -100,8 +99,3 @@ class Work:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
         device, settings = await self.runtime.device(), settings_for(self.request.trimming)
         return Provenance(self.request.dialect, self.model_read.compiler, device.fingerprint, settings.key)
-
-    async def choices(self, tasks: Sequence[Task]) -> tuple[KnownTask, ...]:
-        """Return the ladder's answer for each of the model's tasks, from the store alone."""
-        provenance = await self.provenance()
-        return await self.store.read(lambda store: choose(store, tasks, provenance, self.runtime.measured_on))
