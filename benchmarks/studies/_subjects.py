@@ -9,10 +9,10 @@ from tunery._errors import DialectError, EngineError, WorkError
 from tunery.domain import Artifact, Candidate, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.runtime.importing import import_model
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.slots import Entrant
 from tunery.store import AsyncStore
+from tunery.tuning.work import Work
 
 JOB = "study"
 _PROPOSE_DEADLINE_S, _BUILD_DEADLINE_S = 600.0, 60.0
@@ -55,7 +55,7 @@ async def prepare(
     tasks = []
     for request, kind in wanted:
         say(f"extracting the {kind} tasks of {request.model}")
-        imported = await import_model(runtime, store, request, JOB)
+        imported = await Work(runtime, store, request, JOB).model()
         found = next((t for t in imported.tasks if t.workload.kind == kind and t.tunable), None)
         if found is None:
             raise WorkError(f"{request.model} has no tunable task of kind {kind}; choose another network or kind")

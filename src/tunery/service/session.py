@@ -36,7 +36,7 @@ from tunery.domain.request import (
     TuneReport,
 )
 from tunery.runtime.calibrate import calibrate_target
-from tunery.runtime.importing import ImportedModel, resolve_target
+from tunery.runtime.importing import ImportedModel
 from tunery.service.assignment import Assignment
 from tunery.service.checks import check_dialects, check_limits
 from tunery.service.kinds import KINDS, options_of
@@ -230,11 +230,7 @@ class Session:
         """
         known: dict[str, str] = {}
         for target in targets:
-            one = self._do(
-                "compile",
-                replace(request, target=target),
-                lambda work: resolve_target(work.runtime, work.request, work.job_id),
-            )
+            one = self._do("compile", replace(request, target=target), Work.target)
             if one.key in known:
                 raise UsageError(f"the targets {known[one.key]} and {target} are the same; name one of them")
             known[one.key] = target

@@ -15,7 +15,6 @@ from tunery.domain import DeviceDescription, Spend
 from tunery.domain.request import Request
 from tunery.reports.job import STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
-from tunery.runtime.importing import import_model
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Reservation
 from tunery.service.assignment import Assignment
@@ -76,8 +75,8 @@ class Workplace:
             if work.imported is None:
                 self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
                 try:
-                    work.imported = await import_model(work.runtime, self.store, one, name, begun, used)
-                    work.runtime.claim(work.imported.core_s)  # until the job that is given it is charged
+                    found = await work.model(begun, used=used)
+                    work.runtime.claim(found.core_s)  # until the job that is given it is charged
                 finally:
                     self.dispatch.end(name)
                 job.readers = (*job.readers, work)

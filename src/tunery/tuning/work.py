@@ -2,13 +2,16 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, tells_of_memory
+from tunery.dialects import extractor
 from tunery.domain import Network, Provenance, Target
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import settings_for
-from tunery.runtime.importing import ImportedModel, import_model, keep
+from tunery.runtime import worker_bytes
+from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both, stamp_of, together
 from tunery.runtime.runtime import Reservation, Runtime
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
@@ -72,30 +75,151 @@ class Work:
         begun: Callable[[], None] = lambda: None,
         prepared: Callable[[Network], None] = _ignore,
         extracting: Callable[[Target, str], None] = lambda *_: None,
+        used: list[Reservation] | None = None,
     ) -> ImportedModel:
-        """Return the model's network and tasks, read once; the callbacks are those of `import_model`.
+        """Return the model's network and tasks, read once: those of the store if this very network was seen before.
+
+        `begun` is called once the model and the target are known to be meant: from then on it takes its time.
+        `prepared` is called with the network before its tasks are known, `extracting` with the target and the compiler
+        where nobody has extracted them before; of a request with several bindings of shapes for each. `used` gets the
+        grants of its stages, also where it fails. The network's file is there until the runtime releases it.
 
         Raises:
-            UsageError: the model, the shapes or the target are wrong.
-            WorkError: the model cannot be imported.
+            UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
+            WorkError: a worker failed.
         """
-        if self.imported is None:
-            self.imported = await import_model(
-                self.runtime, self.store, self.request, self.job_id, begun,
-                prepared=prepared, extracting=extracting,
-            )  # fmt: skip
-            await self._pay("import", Reservation("", self.imported.core_s, self.imported.wall_s))
-        else:
+        if self.imported is not None:
             begun()
             prepared(self.imported.network)
+            return self.imported
+        used = [] if used is None else used
+        each = [replace(self, request=one) for one in self.request.each_shape]
+        parts = [await one._read(begun, prepared, extracting, used) for one in each]
+        self.imported = together(parts) if self.request.more_shapes else parts[0]
+        await self._pay("import", Reservation("", self.imported.core_s, self.imported.wall_s))
         return self.imported
+
+    async def _read(
+        self,
+        begun: Callable[[], None],
+        prepared: Callable[[Network], None],
+        extracting: Callable[[Target, str], None],
+        used: list[Reservation],
+    ) -> ImportedModel:
+        """Do as `model` for one binding of shapes."""
+        unsure = {"model", "target"}
+        stamp, mine = stamp_of(self.request.model), len(used)
+
+        def meant(what: str) -> None:
+            unsure.discard(what)
+            if not unsure:
+                begun()
+
+        try:
+            # The model is read while the compiler, which takes the longer, is still being imported.
+            network, (target, compiler) = await both(self._load(meant, used), self._resolve(meant, used))
+            prepared(network)
+            key = (network.digest, target.key, extractor(target.dialect, compiler))
+            tasks, elsewhere = await self.store.read(lambda store: (store.load_tasks(*key), store.load_elsewhere(*key)))
+            if is_new := tasks is None:
+                extracting(target, compiler)
+                async with self._held("import", Role.IMPORTER, used) as grant:
+                    tasks, elsewhere = await self.runtime.call(
+                        grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
+                    )
+            imported = ImportedModel(network, target, compiler, tuple(tasks or ()), stamp=stamp, elsewhere=elsewhere)
+            if is_new:
+                await self._keep(imported)
+        except UsageError:
+            raise
+        except (DialectError, EngineError) as error:
+            raise _refusal(self.request.model, error) from error
+        finally:
+            self.runtime.claim(-sum(grant.core_s for grant in used[mine:]))  # whoever asked for it is to pay now
+        grants = used[mine:]
+        wall_s = max(grant.wall_s for grant in grants[:2]) + sum(grant.wall_s for grant in grants[2:])
+        core_s = sum(grant.core_s for grant in grants)
+        return replace(imported, network=replace(network, elsewhere=elsewhere), wall_s=wall_s, core_s=core_s)
+
+    @asynccontextmanager
+    async def _held(self, kind: str, role: Role, used: list[Reservation]) -> AsyncIterator[Reservation]:
+        """Hold a worker; what it used is claimed until the import ends, for other jobs charge what nobody claims."""
+        grant: Reservation | None = None
+        try:
+            async with self.runtime.stage(self.job_id, kind, role) as grant:
+                used.append(grant)
+                yield grant
+        finally:
+            self.runtime.claim(grant.core_s if grant else 0.0)
+
+    async def _load(self, meant: Callable[[str], None], used: list[Reservation]) -> Network:
+        request, runtime = self.request, self.runtime
+        async with self._held("prepare", Role.PREPARER, used) as grant:
+            await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
+            meant("model")
+            network: Network = await runtime.call(
+                grant.worker, "load", request.model, request.shapes, request.trust,
+                deadline_s=IMPORT_DEADLINE_S, tries=3,
+            )  # fmt: skip
+        for blob in network.blobs:
+            runtime.hold(blob)
+        return network
+
+    async def _resolve(self, meant: Callable[[str], None], used: list[Reservation]) -> tuple[Target, str]:
+        runtime = self.runtime
+        device = [await runtime.device()] if runtime.builds_for_another_kind else []
+        async with self._held("import", Role.IMPORTER, used) as grant:
+            target, compiler = await runtime.call(
+                runtime.target_worker or grant.worker, "target", self.request.target, runtime.threads, *device,
+                deadline_s=IMPORT_DEADLINE_S, tries=3,
+            )  # fmt: skip
+        meant("target")
+        return target, compiler
+
+    async def target(self) -> Target:
+        """Return the request's target, and nothing of its model.
+
+        Raises:
+            UsageError: the target is wrong.
+            WorkError: a worker failed.
+        """
+        used: list[Reservation] = []
+        try:
+            target, _ = await self._resolve(_ignore, used)
+        except (DialectError, EngineError) as error:
+            raise WorkError(f"reading the target {self.request.target} failed: {error}") from error
+        finally:
+            self.runtime.claim(-sum(grant.core_s for grant in used))
+        return target
 
     async def settle(self, imported: ImportedModel) -> None:
         """Go on with this model, and store where its nodes run: nobody will tune those that run in ONNX Runtime."""
         self.imported = imported
-        await keep(self.store, imported)
+        await self._keep(imported)
+
+    async def _keep(self, imported: ImportedModel) -> None:
+        """Store a model's network, its tasks, and where its nodes run, in place of an earlier answer."""
+        await self.store.write(
+            lambda store: store.save_tasks(
+                imported.network, imported.tasks, target=imported.target,
+                compiler=extractor(imported.target.dialect, imported.compiler), elsewhere=imported.elsewhere,
+            )
+        )  # fmt: skip
 
     async def provenance(self) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
         device, settings = await self.runtime.device(), settings_for(self.request.trimming)
         return Provenance(self.request.dialect, self.model_read.compiler, device.fingerprint, settings.key)
+
+
+def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:
+    """Return what is to be told of an import that has failed."""
+    if tells_of_memory(str(error)) or (isinstance(error, EngineError) and error.out_of_memory):
+        limit = worker_bytes(Role.IMPORTER) / 1e9
+        return ModelError(
+            f"{model!r} needs more memory than the {limit:.3g} GB that an import may take on this machine; "
+            "check the sizes of its constants and inputs, or use a machine with more"
+        )
+    if isinstance(error, DialectError):  # this model cannot be had with this compiler, however often it is tried
+        return ModelError(f"{error}; export it with other operators or another opset, or replace that part")
+    return WorkError(f"importing {model} failed: {error}")
