@@ -17,7 +17,6 @@ from tunery.tuning.calls import (
     stage,
 )
 from tunery.tuning.calls import race as race_one
-from tunery.tuning.charging import bill, charge
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.search import finals
@@ -97,7 +96,7 @@ async def _identified(context: Context, task: Task, body: str) -> Candidate:
             )
         except DialectError as error:
             raise UsageError(f"this is no candidate of {task.workload.name}: {error}") from error
-    await charge(context, task.key, "build", "", grant, 0)
+    await context.charge(task.key, "build", "", grant, 0)
     return found
 
 
@@ -185,7 +184,7 @@ async def _run(
             context, task, grant.worker, entrant, reference, incumbent_s=None, baseline_s=baseline_s,
             first_deadline_s=most_s,
         )  # fmt: skip
-    return found, bill(context, task.key, "measure", found.outcome.value, grant, device=True)
+    return found, context.bill(task.key, "measure", found.outcome.value, grant, device=True)
 
 
 async def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement) -> None:

@@ -40,7 +40,6 @@ from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import Offer
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.calls import Entrant, stage
-from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
@@ -362,5 +361,5 @@ async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant]
     records = [
         context.record(candidate, measurement) for (candidate, _), measurement in zip(entrants, results, strict=True)
     ]
-    cost = bill(context, task.key, "finals", "", grant, len(entrants), device=True)
+    cost = context.bill(task.key, "finals", "", grant, len(entrants), device=True)
     await context.account.record(task, records, [cost])

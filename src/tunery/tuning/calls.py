@@ -8,7 +8,6 @@ from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime import failure
 from tunery.runtime.runtime import Reservation
-from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 
 BUILD_DEADLINE_S = 60.0
@@ -72,7 +71,7 @@ async def build_one(context: Context, task: Task, candidate: Candidate) -> Artif
     """Build one candidate in a stage of its own, and charge it."""
     async with stage(context, task, "build", Role.BUILDER) as grant:
         result = await call_build(context, task, grant.worker, candidate, tries=2)
-    await charge(context, task.key, "build", "", grant, 1)
+    await context.charge(task.key, "build", "", grant, 1)
     return result
 
 
@@ -82,7 +81,7 @@ async def yardstick_candidates(context: Context, task: Task) -> tuple[Candidate,
         found: tuple[Candidate, Candidate] = await context.runtime.call(
             grant.worker, "yardsticks", task, deadline_s=BUILD_DEADLINE_S, tries=2
         )
-    await charge(context, task.key, "build", "", grant, 0)
+    await context.charge(task.key, "build", "", grant, 0)
     return found
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from tunery.domain import Candidate, Measurement, Provenance, Record
 from tunery.domain.request import Trimming
-from tunery.runtime.runtime import Runtime
-from tunery.store import AsyncStore
-from tunery.tuning.account import Account
+from tunery.runtime.runtime import Reservation, Runtime
+from tunery.store import AsyncStore, Charge
+from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.learning import Learning
 
 
@@ -40,3 +40,29 @@ class Context:
     def record(self, candidate: Candidate, measurement: Measurement) -> Record:
         """Return the record of what this job has measured of a candidate."""
         return Record(candidate, measurement, self.provenance, self.job_id, self.runtime.measured_on)
+
+    def bill(
+        self,
+        task_key: str,
+        stage: str,
+        outcome: str,
+        used: Reservation,
+        count: int = 1,
+        *,
+        device: bool = False,
+        helped: bool = False,
+    ) -> PricedCharge:
+        """Return the bill for all of what was used; `device` says whether its share of the device was held meanwhile.
+
+        `helped` says that it went into a candidate that was its task's best when it was measured.
+        """
+        device_s = used.wall_s * used.share if device else 0.0
+        one = Charge(
+            self.job_id, task_key, stage, outcome, used.wall_s, used.core_s, device_s,
+            count=max(count, 1), helped=helped, host=used.host,
+        )  # fmt: skip
+        return PricedCharge(one, used.wall_s * used.cores)
+
+    async def charge(self, task_key: str, stage: str, outcome: str, grant: Reservation, count: int) -> None:
+        """Charge all that a grant used, where no record comes of it."""
+        await self.account.post([self.bill(task_key, stage, outcome, grant, count)])

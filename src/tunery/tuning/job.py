@@ -21,7 +21,6 @@ from tunery.store import Store
 from tunery.tuning.account import Account
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
 from tunery.tuning.allowance import RunBudget
-from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
@@ -399,7 +398,7 @@ class TuningJob:
             self._learning = asyncio.create_task(self._context.learning.learn(self.status.job_id, self._pay_learning))
 
     async def _pay_learning(self, grant: Reservation) -> None:
-        await charge(self._context, "", "learn", "", grant, 1)
+        await self._context.charge("", "learn", "", grant, 1)
 
     # -- budget ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from tunery.engines import Role
 from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import BUILD_DEADLINE_S, call_build, race, stage
-from tunery.tuning.charging import bill, charge
 from tunery.tuning.context import Context
 
 OnResult = Callable[[Candidate, Measurement, Sequence[PricedCharge]], Awaitable[object]]
@@ -53,7 +52,7 @@ async def build_reference(context: Context, task: Task, deadline_s: float = BUIL
     async with stage(context, task, "build", Role.BUILDER) as grant:
         reference, _ = await context.runtime.call(grant.worker, "yardsticks", task, deadline_s=deadline_s, tries=2)
         built = await call_build(context, task, grant.worker, reference, tries=2)
-    await charge(context, task.key, "build", "", grant, 1)
+    await context.charge(task.key, "build", "", grant, 1)
     if isinstance(built, Measurement):
         raise WorkError(f"the unscheduled program does not build: {built.detail}")
     return built
@@ -79,7 +78,7 @@ async def build_all(  # noqa: PLR0917 - what a batch of builds needs
                 result = await call_build(context, task, grant.worker, candidate, how.tries, deadline_s=how.deadline_s)
                 used = grant.split()
                 if isinstance(result, Measurement):
-                    cost = bill(context, task.key, "build", result.outcome.value, used)
+                    cost = context.bill(task.key, "build", result.outcome.value, used)
                     await on_failure(candidate, replace(result, build_s=used.wall_s), [cost])
                 else:
                     built.append(BuiltCandidate(candidate, result, used))
@@ -112,8 +111,8 @@ async def race_in_turn(
                 best_s = min(measurement.latency_s, best_s or measurement.latency_s)
             found.append(replace(measurement, build_s=one.build.wall_s))
             outcome = measurement.outcome.value
-            cost = bill(context, task.key, "measure", outcome, grant.split(), device=True)
-            await on_result(one.candidate, found[-1], [cost, bill(context, task.key, "build", outcome, one.build)])
+            cost = context.bill(task.key, "measure", outcome, grant.split(), device=True)
+            await on_result(one.candidate, found[-1], [cost, context.bill(task.key, "build", outcome, one.build)])
     return found
 
 

@@ -10,7 +10,6 @@ from tunery.measuring.selection import finalists
 from tunery.runtime import failure
 from tunery.runtime.foreign_load import marked
 from tunery.tuning.calls import Entrant, TaskBaselines, build_one, stage
-from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 
 FINALS_DEADLINE_S = 60.0
@@ -69,7 +68,7 @@ async def hold(  # noqa: PLR0917 - what one round needs
     records = [
         context.record(candidate, measurement) for (candidate, _), measurement in zip(entrants, results, strict=True)
     ]
-    cost = bill(context, task.key, "finals", "", grant, len(entrants), device=True)
+    cost = context.bill(task.key, "finals", "", grant, len(entrants), device=True)
     await context.account.record(task, records, [cost])
     return (results[0].latency_s or baseline_s if baseline_s else None), results
 

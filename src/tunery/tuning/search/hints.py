@@ -5,7 +5,6 @@ from tunery.domain import Candidate, Task
 from tunery.engines import Role
 from tunery.store import Store
 from tunery.tuning.calls import stage
-from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 
 HINTS = 12
@@ -47,5 +46,5 @@ async def hinted(context: Context, task: Task) -> list[Candidate]:
                     break
                 continue
             found.setdefault(candidate.key, candidate)
-    await charge(context, task.key, "build", "", grant, 0)
+    await context.charge(task.key, "build", "", grant, 0)
     return list(found.values())

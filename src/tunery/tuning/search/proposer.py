@@ -8,7 +8,6 @@ from tunery.domain import Task
 from tunery.engines import Role
 from tunery.runtime.services import Proposal
 from tunery.tuning.calls import stage
-from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.search.events import NewsAsked, ProposerOpening, Tell
@@ -41,7 +40,7 @@ class TaskProposer:
         except (EngineError, DialectError):
             self._opened = None
             raise
-        await charge(payer, self._task.key, "propose", "", grant, len(proposal.candidates))
+        await payer.charge(self._task.key, "propose", "", grant, len(proposal.candidates))
         return proposal
 
     async def _open_if_needed(self, payer: Context, state: SearchState) -> None:

@@ -12,7 +12,6 @@ from tunery.runtime.foreign_load import lenient, marked
 from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import Entrant, race, stage
-from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 from tunery.tuning.pipeline import BuiltCandidate, together
 from tunery.tuning.search.concurrency import MeasurementConcurrency
@@ -151,10 +150,10 @@ class Races:
         """Return what a race has cost; with a candidate's `first`, its build is paid for."""
         outcome, key = measurement.outcome, self._task.key
         helped = self._latencies.helps(outcome, measurement.latency_s)
-        bills = [bill(payer, key, "measure", outcome.value, race, device=True, helped=helped)]
+        bills = [payer.bill(key, "measure", outcome.value, race, device=True, helped=helped)]
         if first:
             payer.account.take_back([one.candidate])
-            bills.append(bill(payer, key, "build", outcome.value, one.build, helped=helped))
+            bills.append(payer.bill(key, "build", outcome.value, one.build, helped=helped))
         return bills
 
     async def _audit(self, payer: Context, raced: Sequence[_Raced], reference: Artifact) -> dict[str, Outcome]:
@@ -169,7 +168,7 @@ class Races:
             for entrant, shared in chosen:
                 alone = marked(await self.race(payer, grant.worker, entrant, reference), payer.runtime.foreign)
                 alone = replace(alone, context={**alone.context, AUDIT: True})
-                cost = bill(payer, self._task.key, AUDIT, "", grant.split(), device=True)
+                cost = payer.bill(self._task.key, AUDIT, "", grant.split(), device=True)
                 await self._board.correct(payer, entrant[0], alone, cost)
                 last[entrant[0].key] = alone.outcome
                 if not alone.context.get("contaminated"):

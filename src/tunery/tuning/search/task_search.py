@@ -15,7 +15,6 @@ from tunery.runtime.runtime import Runtime
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import stage
-from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.pipeline import BuiltCandidate, build_all
@@ -117,7 +116,7 @@ class TaskSearch:
                     measurement = await self._races.race(payer, grant.worker, own, reference)
                 measurement = marked(measurement, payer.runtime.foreign)
                 outcome = measurement.outcome.value
-                cost = bill(payer, self.task.key, "baseline", outcome, grant.split(), device=True)
+                cost = payer.bill(self.task.key, "baseline", outcome, grant.split(), device=True)
                 await self.record(payer, own[0], measurement, [cost])
             self.state.handle(ev.BaselineTimed(measurement.latency_s))
             if measurement.reference_failed:
