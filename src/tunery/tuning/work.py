@@ -129,7 +129,7 @@ class Work:
                     )
             imported = ImportedModel(network, target, compiler, tuple(tasks or ()), stamp=stamp, elsewhere=elsewhere)
             if is_new:
-                await self._keep(imported)
+                await self.settle(imported)
         except UsageError:
             raise
         except (DialectError, EngineError) as error:
@@ -193,12 +193,11 @@ class Work:
         return target
 
     async def settle(self, imported: ImportedModel) -> None:
-        """Go on with this model, and store where its nodes run: nobody will tune those that run in ONNX Runtime."""
-        self.imported = imported
-        await self._keep(imported)
+        """Go on with this model, and store its network, its tasks, and where its nodes run, in place of an earlier one.
 
-    async def _keep(self, imported: ImportedModel) -> None:
-        """Store a model's network, its tasks, and where its nodes run, in place of an earlier answer."""
+        Nobody will tune those that run in ONNX Runtime.
+        """
+        self.imported = imported
         await self.store.write(
             lambda store: store.save_tasks(
                 imported.network, imported.tasks, target=imported.target,
