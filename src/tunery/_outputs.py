@@ -85,7 +85,8 @@ def whole_file(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: bo
     with _translated(path), _part_of(path) as (part, file):
         yield file
         file.flush()
-        _install(part, file, path, kind, inputs, force=force)
+        _refuse(path, kind, inputs, force=force)  # the work may have taken hours
+        _install(part, file, path)
 
 
 def publish(made: Path, path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: bool = False) -> None:
@@ -106,8 +107,9 @@ def publish(made: Path, path: Path, kind: Kind, *, inputs: Iterable[Path] = (), 
             with made.open("rb") as source:
                 shutil.copyfileobj(source, file, 1 << 20)
             file.flush()
+        _refuse(path, kind, inputs, force=force)
         with part.open("rb") as whole:
-            _install(part, whole, path, kind, inputs, force=force)
+            _install(part, whole, path)
 
 
 @contextmanager
@@ -156,8 +158,7 @@ def _part_of(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
             part.unlink(missing_ok=True)
 
 
-def _install(part: Path, file: IO[bytes], path: Path, kind: Kind, inputs: Iterable[Path], *, force: bool) -> None:
-    _refuse(path, kind, inputs, force=force)  # the work may have taken hours
+def _install(part: Path, file: IO[bytes], path: Path) -> None:
     with suppress(FileNotFoundError):
         part.chmod(stat.S_IMODE(path.stat().st_mode) & 0o777)  # whoever could read the old file can read the new one
     os.fsync(file.fileno())

@@ -4,7 +4,6 @@ import platform
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,7 +11,6 @@ from typing import Any, Self, TypeVar
 from tunery._errors import StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.domain import DeviceDescription, Spend
-from tunery.domain.request import Request
 from tunery.reports.job import STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.opening import introduce
@@ -70,28 +68,46 @@ class Workplace:
             if job.latest is None:
                 job.tell(job.importing())
 
-        async def read(one: Request) -> Work:
-            work = Work(await self.runtimes.connected(one), self.store, one, name, job.tell, job.known(one))
-            if work.imported is None:
-                self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
-                try:
-                    found = await work.model(begun, used=used)
-                    work.runtime.claim(found.core_s)  # until the job that is given it is charged
-                finally:
-                    self.dispatch.end(name)
-                job.readers = (*job.readers, work)
-            return work
+        async def read(work: Work) -> None:
+            if work.imported is not None:
+                return
+            self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
+            try:
+                found = await work.model(begun, used=used)
+                work.runtime.claim(found.core_s)  # until the job that is given it is charged
+            finally:
+                self.dispatch.end(name)
+            job.readers = (*job.readers, work)
 
-        return await _each_dialect(job, read)
+        return await self._begin_each(job, name, read)
 
     async def works(self, job: Assignment, job_id: str, *, charged: bool = True) -> Work:
         """Return what a job has at hand for its dialects."""
 
-        async def begin(one: Request) -> Work:
-            work = Work(await self.runtimes.connected(one), self.store, one, job_id, job.tell, job.known(one))
-            return replace(work, account=self.account(work) if charged else None)
+        async def begin(work: Work) -> None:
+            work.account = self.account(work) if charged else None
 
-        return await _each_dialect(job, begin)
+        return await self._begin_each(job, job_id, begin)
+
+    async def _begin_each(self, job: Assignment, name: str, begin: Callable[[Work], Awaitable[None]]) -> Work:
+        """Return what a job has at hand for its dialects, each begun so; why one takes no part is told in it.
+
+        Raises:
+            TuneryError: none takes part.
+        """
+        works, refused, errors = list[Work](), dict[str, str](), list[TuneryError]()
+        for one in job.request.each_dialect:
+            try:
+                work = Work(await self.runtimes.connected(one), self.store, one, name, job.tell, job.known(one))
+                await begin(work)
+                works.append(work)
+            except TuneryError as error:
+                errors.append(error)
+                refused[one.dialect] = str(error)
+        if not works:
+            raise errors[0]
+        works[0].others, works[0].refused = tuple(works[1:]), refused
+        return works[0]
 
     async def work_on(self, job: Assignment, work: Work, run: Callable[[Work], Awaitable[R]]) -> R:
         """Do a job's work beside all others; if it has an account, it is charged for its part of the machine."""
@@ -171,25 +187,6 @@ def _add_run(store: Store, job_id: str, spent: Spend) -> None:
         cores=spent.cores,
     )
     store.save_job(replace(status, spend=charged(times, store.ledger(job_id))))
-
-
-async def _each_dialect(job: Assignment, begin: Callable[[Request], Awaitable[Work]]) -> Work:
-    """Return what a job has at hand for its dialects; why one takes no part is told in it.
-
-    Raises:
-        TuneryError: none takes part.
-    """
-    works, refused, errors = list[Work](), dict[str, str](), list[TuneryError]()
-    for one in job.request.each_dialect:
-        try:
-            works.append(await begin(one))
-        except TuneryError as error:
-            errors.append(error)
-            refused[one.dialect] = str(error)
-    if not works:
-        raise errors[0]
-    works[0].others, works[0].refused = tuple(works[1:]), refused
-    return works[0]
 
 
 def stages_event(spans: Sequence[Span]) -> dict[str, Any]:

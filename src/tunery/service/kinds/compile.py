@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tunery.delivery.compile import check_place
 from tunery.delivery.shaping.compiling import compile_request
-from tunery.domain import Network
 from tunery.domain.request import CompileReport, Request
 from tunery.reports.data import compile_data, described
 from tunery.service.kinds._base import Answer, JobKind, say
@@ -34,21 +33,17 @@ class CompileOptions(QueryOptions):
         check_place(Path(self.output), request, force=self.force, sign=Path(self.sign) if self.sign else None)
 
 
-async def compile_network(work: Work, options: CompileOptions) -> tuple[CompileReport, Network]:
-    """Compile a network to the file that the options name."""
-    return await compile_request(
+async def compile_network(work: Work, options: CompileOptions) -> tuple[CompileReport, Answer]:
+    """Compile a network to the file that the options name; the answer is the report with what the network is."""
+    report, network = await compile_request(
         work, Path(options.output), options.policy(), partial(say, work), force=options.force,
         sign=Path(options.sign) if options.sign else None, any_shape=options.any_shape,
     )  # fmt: skip
-
-
-def compile_answer(report: CompileReport, network: Network) -> Answer:
-    """Return the report with what the network is, as plain data."""
-    return {**compile_data(report), "described": described(network)}
+    return report, {**compile_data(report), "described": described(network)}
 
 
 async def _compile(work: Work, options: CompileOptions) -> Answer:
-    return compile_answer(*await compile_network(work, options))
+    return (await compile_network(work, options))[1]
 
 
 COMPILE = JobKind(

@@ -10,7 +10,7 @@ from tunery.domain.request import Progress, Request
 from tunery.reports.job import COMPILED
 from tunery.service.budgets.turns import tune_in_turns
 from tunery.service.kinds._base import JobAtWork, JobKind
-from tunery.service.kinds.compile import CompileOptions, compile_answer, compile_network
+from tunery.service.kinds.compile import CompileOptions, compile_network
 from tunery.tuning.account import Account
 from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
@@ -106,7 +106,7 @@ async def _compile(at: JobAtWork[TuneOptions], work: Work) -> str:
         while not (await asyncio.wait([compiling], timeout=_POLL_S))[0]:
             if at.job.stop.is_set():
                 return "the network is not compiled yet"
-        at.job.compiled, network = await compiling
+        at.job.compiled, answer = await compiling
     except TuneryError as error:
         at.job.undelivered = error_of(problem_type(error), f"the network was not compiled: {error}")
         return str(at.job.undelivered)
@@ -115,7 +115,6 @@ async def _compile(at: JobAtWork[TuneOptions], work: Work) -> str:
         await asyncio.gather(compiling, return_exceptions=True)
     for tuned, compiled in zip(at.work.each, work.each, strict=True):
         tuned.imported = compiled.imported  # it may run further nodes in ONNX Runtime
-    answer = compile_answer(at.job.compiled, network)
     await at.place.store.write(lambda store: store.events.append(COMPILED, answer, work.job_id))
     return ""
 
