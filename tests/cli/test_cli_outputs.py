@@ -8,8 +8,8 @@ from cli_tools import Run
 
 from tunery._errors import CrashError, DialectError, StoreError, TargetError, TuneryError
 from tunery.cli.console.live import LiveLine
-from tunery.delivery.work import Work
 from tunery.service.kinds.compile import CompileOptions
+from tunery.tuning.work import Work
 
 FAKE = ("--dialect", "fake")
 

@@ -31,7 +31,7 @@ from tunery.domain.request import Request
 from tunery.store import Skipped, Store, open_store
 
 if TYPE_CHECKING:
-    from tunery.delivery.work import Work
+    from tunery.tuning.work import Work
 
 HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
 CHECKED, HALF = Verification("reference", 3, 0.1, True), Verification("reference", 1, 0.1, True)
