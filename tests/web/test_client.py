@@ -19,10 +19,10 @@ import tunery
 from tunery.cli.app import app
 from tunery.cli.console.following import followed
 from tunery.delivery.files.inspection import inspect
-from tunery.delivery.work import Work
 from tunery.domain.request import Progress, Request
 from tunery.service.kinds import KINDS
 from tunery.service.kinds.compile import CompileOptions
+from tunery.tuning.work import Work
 from tunery.web._bodies import JobIn
 from tunery.web.client import ServiceClient, submit
 
