@@ -74,7 +74,8 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
         with replacing(output) as part, new_archive(part) as archive:
             archive.add(MODEL, Path(network.path))
             archive.finish(manifest)
-        return Compiled(str(output), {}, elsewhere=dict.fromkeys(node_labels(Path(network.path)), ""))
+        nodes = dict.fromkeys(node_labels(Path(network.path)), "")
+        return Compiled(str(output), {}, elsewhere=nodes, digest=archive.digest)
 
     @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:

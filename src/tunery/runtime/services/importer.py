@@ -115,7 +115,7 @@ class Importer(Preparer):
         compiler = NetworkCompiler.of(get_dialect(ONNX_RUNTIME))
         with self._blobs.scratch() as directory:
             compiled = compiler.compile(self._here(network), target, {}, directory / "network")
-            blob = self._blobs.put(directory / "network", temporary=True, move=True)
+            blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
         size_bytes = self._blobs.get(blob).stat().st_size
         return CompiledBlob(blob, size_bytes, {}, {}, dict.fromkeys(compiled.elsewhere, reason))
 
