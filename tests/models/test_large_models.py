@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -207,6 +208,20 @@ def test_weights_that_change_while_they_are_copied_are_not_kept(
         patched.setattr("os.copy_file_range", write_to_it)
         with pytest.raises(ModelError, match="has changed"):
             prepare(str(few[0]), {}, tmp_path / "made")
+    made = prepare(str(few[0]), {}, tmp_path / "made")
+    kept = Path(made.path).parent / made.weights
+    assert hashlib.sha256(kept.read_bytes()).hexdigest() == made.weights
+
+
+def test_a_full_disk_is_said_in_a_sentence_and_leaves_no_half_file(few: tuple[Path, Array], tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(ModelError, match="cannot be written"):
+            prepare(str(few[0]), {}, tmp_path / "made")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.suffix for path in (tmp_path / "made").rglob("*")} <= {".onnx"}
     made = prepare(str(few[0]), {}, tmp_path / "made")
     kept = Path(made.path).parent / made.weights
     assert hashlib.sha256(kept.read_bytes()).hexdigest() == made.weights
