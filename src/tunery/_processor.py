@@ -3,8 +3,12 @@
 Code with others would end the process. And what compilers call another host's ARM processor.
 """
 
+import ctypes
 import os
+import platform
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 # NumPy asks the processor and the system at its start; it tells of those that kernels may gain by.
@@ -19,6 +23,10 @@ _OTHERWISE = {
     "fullfp16": "asimdhp",
 }
 """What NumPy calls instructions otherwise than LLVM, beside underscores and capitals."""
+_X86 = ("avxvnni", "avx512bf16", "amxtile", "amxint8", "amxbf16")
+_ARM_BITS = {"sve2": 1, "i8mm": 13, "bf16": 14}
+"""What NumPy does not tell of: Linux does, by these flags or by these bits of AT_HWCAP2."""
+_AT_HWCAP2 = 26
 # Implementer and part, as /proc/cpuinfo has them (the Arm Architecture Reference Manual's MIDR_EL1).
 _ARM = {
     ("0x41", "0xd03"): "cortex-a53",
@@ -57,8 +65,26 @@ ARM_VECTORS = ("neon", "dotprod", "fullfp16")
 
 def lacking(needed: Iterable[object]) -> list[str]:
     """Return which of these instructions, in LLVM's names, this processor lacks; none of those that are not known."""
-    known = {_plain(name): has for name, has in __cpu_features__.items()}
+    known = _more() | {_plain(name): has for name, has in __cpu_features__.items()}
     return sorted(str(one) for one in needed if known.get(_plain(_OTHERWISE.get(str(one), str(one)))) is False)
+
+
+@cache
+def _more(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, bool]:
+    """Return which instructions this processor has of those that NumPy does not know; without those nobody tells of."""
+    known = dict.fromkeys((*_X86, *_ARM_BITS), False)
+    if platform.machine() == "aarch64":
+        getauxval = ctypes.CDLL(None).getauxval
+        getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+        bits = getauxval(_AT_HWCAP2)
+        return known | {name: bool(bits >> bit & 1) for name, bit in _ARM_BITS.items()}
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        flags = next(line.split() for line in lines if line.startswith("flags"))
+    except (OSError, StopIteration):
+        return {name: has for name, has in known.items() if name not in _X86}
+    has = set(map(_plain, flags))
+    return known | {name: name in has for name in _X86}
 
 
 def usable_cores() -> int:
@@ -72,4 +98,4 @@ def arm_name(facts: Mapping[str, Any]) -> str | None:
 
 
 def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
+    return name.replace("_", "").replace("-", "").lower()

@@ -12,6 +12,7 @@ import pytest
 
 import tunery
 from tunery._errors import DialectError, UsageError
+from tunery._processor import lacking
 from tunery.delivery.files.inspection import inspect
 from tunery.delivery.files.signing import create_key
 from tunery.dialects import Array, NetworkCompiler, get_dialect
@@ -100,6 +101,12 @@ def test_a_file_lists_its_targets(files: tuple[Path, Path, Path], tmp_path: Path
     assert found.file.threads == 2
     foreign = inspect(needing(files[2], tmp_path / "a", 2))
     assert (foreign.targets[0].lacking, foreign.file.threads) == ([FOREIGN], 1)
+
+
+@pytest.mark.parametrize(("llvms", "linuxs"), [("avxvnni", "avx_vnni"), ("amx-int8", "amx_int8"), ("i8mm", "i8mm")])
+def test_instructions_that_numpy_does_not_know_are_asked_of_the_system(llvms: str, linuxs: str) -> None:
+    has = linuxs in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    assert lacking([llvms]) == ([] if has else [llvms])
 
 
 @pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="nothing here links code for ARM")

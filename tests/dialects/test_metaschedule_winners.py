@@ -73,8 +73,9 @@ def test_the_nearest_winners_come_first_and_are_fitted() -> None:
 
 
 def test_a_task_that_was_tuned_itself_is_known() -> None:
-    known = Winners([won(128, 16)])
+    known = Winners([won(128, 16), won(64, 8, behind=1.5)])
     assert known.know(at(128))
+    assert not known.know(at(64)), "that one lost"
     assert not known.know(at(96))
     assert not known.know(at(128, structure="other"))
 

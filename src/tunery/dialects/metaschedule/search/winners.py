@@ -92,8 +92,10 @@ class Winners:
         return dict(islice(found.items(), count))
 
     def know(self, place: TaskSignature) -> bool:
-        """Return whether a task at this very place, of the same extents, was tuned."""
-        return any(winner.place == place for winner in self._by_structure.get(place.structure, ()))
+        """Return whether something won at this very place, of the same extents."""
+        return any(
+            winner.place == place and winner.behind < _CLOSE for winner in self._by_structure.get(place.structure, ())
+        )
 
     def lead(self, home: TaskSignature, variant: str, other: str) -> float | None:
         """Return the expected logarithm of `other`'s latency over `variant`'s, None if no like task had both."""
