@@ -40,6 +40,7 @@ EXCEPTIONS = {
     ("store/database/lease.py", "/proc /sys"): "who holds a lease: this start of this machine, these process numbers",
     ("engines/contract.py", "sched_getaffinity"): "places a worker of any engine on a core that there is",
     ("_processor.py", "sched_getaffinity"): "the threads of a network that is loaded by itself",
+    ("_processor.py", "/proc"): "the instructions that such a network needs",
     ("dialects/metaschedule/search/limits.py", "/sys"): "a thread's share of a cache decides what is worth a build",
 }
 

@@ -16,7 +16,7 @@ _INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64"})
 _LONE_INDEX_BOUND = 8
 _DATA_BOUND = 64
 _DRAWN = 1_048_583
-"""Floats that are drawn for one array, which larger ones repeat: a prime, so no two rows of one are alike."""
+"""Floats that are drawn for one array, which larger ones repeat: a prime, so rows are alike only that far apart."""
 
 
 def size_bytes(specs: Sequence[TensorSpec]) -> int:

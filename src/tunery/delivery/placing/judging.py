@@ -179,7 +179,8 @@ def _are_decided(turns: Sequence[Turn], least: float) -> bool:
     """Return whether more turns would hardly change the verdict.
 
     All turns agree by far, or a 95 % confidence interval is on one side of `least`: that of the ratios' geometric mean,
-    by Student's t, or that of their median, which takes six turns and bears some that are far off.
+    by Student's t, or that of their median, which takes six turns and bears some that are far off. As each turn is
+    looked at, the verdict is wrong more often than that says, on a noisy machine.
     """
     ratios = _ratios(turns)
     if min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR:
