@@ -62,3 +62,30 @@ def test_a_network_that_shuffles_channels_computes_the_same_without_going_back_a
     [theirs] = session.run(None, {"x": arrays[0]})
     [ours] = dialect.load_network(tmp_path / "compiled")(*arrays)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("rank", [5, 3])
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+def test_a_convolution_of_other_axes_after_one_of_planes_has_data_and_weights_in_one_layout(
+    operator: str, rank: int, dialect: Dialect, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(rank)
+    side, channels = (5, 1) if rank == 5 else (1, 6)
+    filters = [channels, 2] if operator == "ConvTranspose" else [2, channels]
+    constants = {
+        "w": rng.standard_normal((6, 4, 1, 1)),
+        "v": rng.standard_normal((*filters, *[3, 2, 2][: rank - 2])),
+        "at": np.array([1 if rank == 5 else 2]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["planes"]),
+        helper.make_node("Unsqueeze" if rank == 5 else "Squeeze", ["planes", "at"], ["others"]),
+        helper.make_node(operator, ["others", "v"], ["y"]),
+    ]
+    network = write_network(tmp_path, "axes", nodes, {"x": (1, 4, side, 7)}, constants)
+    dialect.compile(network, dialect.resolve_target("native", 1), {}, tmp_path / "compiled")
+    arrays = make_inputs(network.inputs, 3)
+    session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    [theirs] = session.run(None, {"x": arrays[0]})
+    [ours] = dialect.load_network(tmp_path / "compiled")(*arrays)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))

@@ -59,6 +59,10 @@ def padded(path: Path) -> None:
     saved(path, [helper.make_node("Pad", ["x", "p"], ["e"]), *summed("e")], constant("p", [2**38, 2**38]), y=())
 
 
+def tiled(path: Path) -> None:
+    saved(path, [helper.make_node("Tile", ["x", "r"], ["e"]), *summed("e")], constant("r", [2**45]), y=())
+
+
 def ranged(path: Path) -> None:
     numbers = [constant(name, np.float32(value)) for name, value in (("a", 0), ("b", 1e11), ("c", 1))]
     saved(path, [helper.make_node("Range", ["a", "b", "c"], ["e"]), *summed("e")], *numbers, y=())
@@ -72,6 +76,7 @@ def named(path: Path) -> None:
 MODELS: dict[str, Callable[[Path], None]] = {
     "an expansion to 17 GB": expanded,
     "padding by terabytes": padded,
+    "repeated to terabytes": tiled,
     "a range of 400 GB": ranged,
     "names that are commands": named,
     "weights of other sizes": lambda path: saved(path, add("w"), lying(dims=[2**40, 2**20])),

@@ -62,7 +62,7 @@ def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | No
     )
     try:
         tunable = open_space(module, tvm_target(target)).tunable
-    except DialectError:
+    except (DialectError, ValueError):  # the latter of an array that is larger than TVM counts
         tunable = False
     return Task(workload, target, weight, tunable)
 
