@@ -170,7 +170,7 @@ def tells_of_memory(text: str) -> bool:
 _NOISE = re.compile(
     r"[\w.-]+ raised \w+: |\[ONNXRuntimeError\] : \d+ : \w+ : |Non-zero status code returned while running "
     r"|Status Message: |\S*/onnxruntime/\S+ "
-    r"|(void )?onnxruntime::[\w:<>~ ]+\([^()]*\)( const)?( \[with [^]]*\])? |\w+\.(cc|h):\d+ \w+ "  # places in its code
+    r"|((virtual|void) )?onnxruntime::[\w:<>~ ]+\([^()]*\)( const)?( \[with [^]]*\])? |\w+\.(cc|h):\d+ \w+ "  # places
     r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
 )
 _LOOKED_AT, _TOLD = 4000, 300

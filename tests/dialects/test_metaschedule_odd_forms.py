@@ -40,6 +40,7 @@ NATIVE += [
     ("CumSum", [BLOCK, [np.array(1)]], {"exclusive": 1, "reverse": 1}, 1),
     ("Dropout", [BLOCK], {}, 2),
     ("Concat", [BLOCK, [BLOCK[:, :0]]], {"axis": 1}, 1),
+    ("Unsqueeze", [BLOCK, [np.array(-2)]], {}, 1),
     ("Concat", [[BLOCK[:, :, :0]], BLOCK, BLOCK], {"axis": -1}, 1),
     ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
 ]

@@ -152,6 +152,7 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "OneHot": arrays.one_hot,
     "Concat": arrays.concatenation,
     "Slice": arrays.old_slice,
+    "Unsqueeze": arrays.unsqueeze,
     "ReduceMax": arrays.extreme_of_truths(largest=True),
     "ReduceMin": arrays.extreme_of_truths(largest=False),
     "Resize": resizing.resize,

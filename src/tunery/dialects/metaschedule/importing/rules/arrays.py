@@ -200,6 +200,14 @@ def one_hot(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return relax.op.where(run(relax.op.logical_or(*found)), on, off)
 
 
+def unsqueeze(_: Any, inputs: list[Any], __: dict[str, Any]) -> Any:
+    """Take one axis that is no list, as torch's exporter writes it; None for others."""
+    x, axes = (*inputs, None)[:2]
+    if not isinstance(axes, tvm.ir.GenericConst) or axes.value.numpy().ndim or not hasattr(x.ty, "dtype"):
+        return None
+    return relax.op.expand_dims(x, int(axes.value.numpy()))
+
+
 def concatenation(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Leave out what has no elements, as an empty cache: TVM loads no such constant. None where all have some."""
     full = [one for one in inputs if not _is_empty(one)]
