@@ -139,3 +139,27 @@ def test_between_two_of_them_the_channels_stay_last(dialect: Dialect, tmp_path: 
     convolutions = [task.workload for task in tasks if task.workload.kind == "conv2d"]
     made, read = ({spec.shape for one in convolutions for spec in specs(one)} for specs in (_OUTPUTS, _INPUTS))
     assert (1, 1, 38, 16) in made & read
+
+
+def test_a_group_normalisation_is_between_convolutions_without_rearranging_anything(
+    dialect: Dialect, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(5)
+    arrays = {"w": rng.standard_normal((8, 4, 3)), "v": rng.standard_normal((3, 8, 1)), "one": np.ones(2)}
+    arrays |= {"zero": np.zeros(2), "grouped": np.array([0, 2, -1]), "whole": np.array([2, 8, 15])}
+    arrays |= {"scale": rng.standard_normal((8, 1)), "shift": rng.standard_normal((8, 1))}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Reshape", ["c", "grouped"], ["g"]),
+        helper.make_node("InstanceNormalization", ["g", "one", "zero"], ["i"]),
+        helper.make_node("Reshape", ["i", "whole"], ["n"]),
+        helper.make_node("Mul", ["n", "scale"], ["m"]),
+        helper.make_node("Add", ["m", "shift"], ["a"]),
+        helper.make_node("Conv", ["a", "v"], ["y"]),
+    ]
+    network = write_network(tmp_path, "line", nodes, {"x": (2, 4, 17)}, arrays)
+    tasks = dialect.extract(network, dialect.resolve_target("native", 1))
+    made = 2 * 8 * 15
+    moved = [task for task in tasks if task.workload.kind == "layout" and _OUTPUTS(task.workload)[0].shape[0] == 2]
+    assert all(np.prod(spec.shape) < made for task in moved for spec in _OUTPUTS(task.workload))
+    assert_same(dialect, network, tmp_path)

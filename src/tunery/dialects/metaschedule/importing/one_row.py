@@ -28,7 +28,8 @@ def keep_rows(module: Any) -> Any:
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    done = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    return relax.transform.CanonicalizeBindings()(done)  # layouts are lost at a variable that is another one
 
 
 @mutator
@@ -63,4 +64,5 @@ class _Rows(PyExprMutator):  # type: ignore[misc] # TVM has no types
             return operand  # it lies along the last dimension, or has none
         if array.ndim > _RANK:
             return None
-        return relax.const(array.reshape(*array.shape[:-1], 1, array.shape[-1]), str(operand.ty.dtype))
+        *others, last = [1] * (_RANK - array.ndim) + list(array.shape)
+        return relax.const(array.reshape(*others, 1, last), str(operand.ty.dtype))

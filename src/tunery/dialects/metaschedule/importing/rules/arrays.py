@@ -17,6 +17,7 @@ from tunery.dialects.metaschedule.importing.rules.common import (
     dtype_of,
     emit,
     emitter,
+    reshaped_of,
     shape_of,
     text_of,
 )
@@ -309,3 +310,18 @@ def extreme_of_truths(*, largest: bool) -> Convert:
     return lambda builder, inputs, attributes: (
         rule(builder, inputs, attributes) if dtype_of(inputs[0]) == "bool" else None
     )
+
+
+def reshaped_back(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return what had the wanted shape before; None of any other reshape."""
+    x, wanted = inputs
+    before = reshaped_of(builder, x)
+    if before is None or not isinstance(wanted, tvm.ir.GenericConst) or attributes.get("allowzero", 0):
+        return None
+    try:
+        shape, known = shape_of(before, "Reshape"), shape_of(x, "Reshape")
+    except DialectError:
+        return None
+    sizes = [known[at] if size == 0 else size for at, size in enumerate(map(int, wanted.value.numpy()))]
+    fits = len(sizes) == len(shape) and all(one in {-1, other} for one, other in zip(sizes, shape, strict=True))
+    return before if fits else None

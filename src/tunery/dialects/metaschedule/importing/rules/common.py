@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import DialectError
-from tunery.dialects.metaschedule._tvm import relax
+from tunery.dialects.metaschedule._tvm import relax, tvm
 
 Convert = Callable[[Any, list[Any], dict[str, Any]], Any]
 """From a block builder, the inputs and the attributes to an expression."""
@@ -48,3 +48,10 @@ def const_like(value: Any, like: Any) -> Any:
 def text_of(value: Any) -> str:
     """Return an attribute as text."""
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def reshaped_of(builder: Any, value: Any) -> Any:
+    """Return what a value is with another shape, None where it is no such."""
+    made = builder.lookup_binding(value) if isinstance(value, relax.Var) else value
+    is_reshape = isinstance(made, relax.Call) and made.op == tvm.ir.Op.get("relax.reshape")
+    return made.args[0] if is_reshape else None

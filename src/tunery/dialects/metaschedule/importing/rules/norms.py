@@ -5,8 +5,18 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import DialectError
-from tunery.dialects.metaschedule._tvm import relax
-from tunery.dialects.metaschedule.importing.rules.common import const_like, dtype_of, emit, emitter, shape_of
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.importing.rules.common import (
+    const_like,
+    dtype_of,
+    emit,
+    emitter,
+    reshaped_of,
+    shape_of,
+)
+from tunery.dialects.metaschedule.importing.rules.convolutions import ROW
+
+_ONE_AXIS = 3
 
 
 def layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -69,22 +79,72 @@ def _moments(builder: Any, x: Any, axes: list[int]) -> tuple[Any, Any]:
 def group_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Normalise groups of channels; before opset 21 there is one scale for each group, then one for each channel."""
     x, scale, bias = inputs
-    run, shape, kind = emitter(builder), shape_of(x, "GroupNormalization"), dtype_of(x)
-    count, channels = int(attributes["num_groups"]), shape[1]
+    return _by_groups(builder, x, int(attributes["num_groups"]), (scale, bias), attributes)
+
+
+def instance_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Normalise channels; where a reshape made them of groups, as PyTorch writes GroupNorm, in the shape before it."""
+    x, scale, bias = inputs
+    shape = shape_of(x, "InstanceNormalization")
+    before = reshaped_of(builder, x)
+    if before is not None:
+        n, channels, *places = shape_of(before, "InstanceNormalization")
+        if places and n == shape[0] and channels % shape[1] == 0:
+            made = _by_groups(builder, before, shape[1], (scale, bias), attributes)
+            return relax.op.reshape(emit(builder, made), shape)
+    return _by_groups(builder, x, shape[1], (scale, bias), attributes)
+
+
+def _by_groups(builder: Any, x: Any, count: int, affine: tuple[Any, Any], attributes: dict[str, Any]) -> Any:
+    """Normalise groups of channels, then scale and shift; of one axis as of two, which have layouts.
+
+    Nothing of the array's size is reshaped: means are taken channel by channel, and then of the channels of a group.
+    """
+    run, whole, kind = emitter(builder), shape_of(x, "its input"), dtype_of(x)
+    if len(whole) == _ONE_AXIS:
+        x = run(relax.op.expand_dims(x, ROW))
+    shape = shape_of(x, "its input")
+    channels, rank = shape[1], len(shape)
+    each = channels // count
     wide = x if kind == "float32" else run(relax.op.astype(x, "float32"))
-    apart = run(relax.op.reshape(wide, [shape[0], count, channels // count, *shape[2:]]))
-    centred, variance = _moments(builder, apart, list(range(2, len(shape) + 1)))
-    epsilon = const_like(float(attributes.get("epsilon", 1e-5)), wide)
-    inverse = run(relax.op.rsqrt(run(relax.op.add(variance, epsilon))))
-    normal = run(relax.op.reshape(run(relax.op.multiply(centred, inverse)), shape))
-    normal = normal if kind == "float32" else run(relax.op.astype(normal, kind))
+
+    def mean(value: Any) -> Any:
+        return run(relax.op.mean(value, list(range(1 if count == 1 else 2, rank)), keepdims=True))
+
+    def by_group(value: Any) -> Any:
+        return value if each == 1 or count == 1 else run(_mixed(value, _members(count, each) / each))
 
     def by_channel(value: Any) -> Any:
-        if shape_of(value, "GroupNormalization") != [channels]:
-            value = run(relax.op.broadcast_to(run(relax.op.reshape(value, [count, 1])), [count, channels // count]))
-        return run(relax.op.reshape(value, [channels, *[1] * (len(shape) - 2)]))
+        return value if each == 1 or count == 1 else run(_mixed(value, _members(count, each).T))
 
-    return relax.op.add(run(relax.op.multiply(normal, by_channel(scale))), by_channel(bias))
+    average = by_channel(by_group(mean(wide)))
+    centred = run(relax.op.subtract(wide, average))
+    variance = by_group(mean(run(relax.op.multiply(centred, centred))))
+    epsilon = const_like(float(attributes.get("epsilon", 1e-5)), wide)
+    inverse = by_channel(run(relax.op.rsqrt(run(relax.op.add(variance, epsilon)))))
+    # Subtracted again: an array that two kernels read would be stored.
+    normal = run(relax.op.multiply(run(relax.op.subtract(wide, average)), inverse))
+    normal = normal if kind == "float32" else run(relax.op.astype(normal, kind))
+    for operator, value, neutral in zip((relax.op.multiply, relax.op.add), affine, (1, 0), strict=True):
+        if isinstance(value, tvm.ir.GenericConst) and (value.value.numpy() == neutral).all():
+            continue
+        by_place = value
+        if shape_of(value, "its scale") != [channels]:
+            by_place = run(relax.op.broadcast_to(run(relax.op.reshape(value, [count, 1])), [count, each]))
+        normal = run(operator(normal, run(relax.op.reshape(by_place, [1, channels, *[1] * (rank - 2)]))))
+    return normal if rank == len(whole) else relax.op.squeeze(normal, [ROW])
+
+
+def _members(count: int, each: int) -> Any:
+    """Return which of `count` groups has which channel, as ones."""
+    return np.repeat(np.eye(count, dtype=np.float32), each, 1)
+
+
+def _mixed(value: Any, weights: Any) -> Any:
+    """Return sums of channels: a convolution, which has every layout."""
+    places = [1] * (int(value.ty.ndim) - 2)
+    operator = relax.op.nn.conv2d if len(places) == 2 else relax.op.nn.conv3d
+    return operator(value, relax.const(np.ascontiguousarray(weights.reshape(*weights.shape, *places))))
 
 
 def rms_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
