@@ -6,7 +6,8 @@ TuneryError                what happened, with which value, and what to do next
 │   ├── TargetError        the target is unknown or incomplete
 │   ├── BudgetError        the budget is malformed
 │   ├── StoreError         the store cannot be opened or written
-│   └── BlobError          a host's blobs cannot be read or written
+│   ├── BlobError          a host's blobs cannot be read or written
+│   └── TemporaryDirectoryError  a host's temporary directory does not take what is to be loaded from it
 ├── WorkError              the request was right and the work failed (exit code 1)
 │   ├── DialectError       the compiler refused a task or a network
 │   ├── NothingFoundError  no record answers the query
@@ -56,6 +57,10 @@ class LostJobError(StoreError):
 
 class BlobError(UsageError):
     """A host's blobs cannot be read or written."""
+
+
+class TemporaryDirectoryError(UsageError):
+    """A host's temporary directory does not take what is to be loaded from it."""
 
 
 class WorkError(TuneryError):
@@ -165,6 +170,11 @@ _OUT_OF_MEMORY = (
 def tells_of_memory(text: str) -> bool:
     """Tell whether what a library, or a process that has ended, said means that it could have no more memory."""
     return any(sign in text for sign in _OUT_OF_MEMORY)
+
+
+def lacks_memory(error: TuneryError) -> bool:
+    """Tell whether a call failed since it could have no more memory."""
+    return (isinstance(error, EngineError) and error.out_of_memory) or tells_of_memory(str(error))
 
 
 _NOISE = re.compile(

@@ -11,11 +11,21 @@ from typing import Any, cast
 
 import pytest
 
-from tunery._errors import CrashError, LostWorkerError, RemoteError, TuneryError, UsageError
+from tunery._errors import (
+    BlobError,
+    BlobNotFoundError,
+    CrashError,
+    DeadlineError,
+    LostWorkerError,
+    RemoteError,
+    TemporaryDirectoryError,
+    TuneryError,
+    UsageError,
+)
 from tunery.delivery.comparing.compare import Contestants, Expected
 from tunery.delivery.linking import CompiledModel
 from tunery.delivery.placing import judging
-from tunery.delivery.placing.judging import Judged, Turn, is_slower, judge, time_in_turns
+from tunery.delivery.placing.judging import Judged, Turn, is_right, is_slower, judge, time_in_turns
 from tunery.domain import Network
 from tunery.domain.request import CompileReport
 
@@ -120,21 +130,48 @@ class Machine:
         return [taken * ((self._rng.uniform(2, 5) if label == "tunery" else 1.3) if waits else 1.0)]
 
 
-def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> Judged:
+def compiled(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> CompiledModel:
     monkeypatch.setattr(judging, "Contestants", machine)
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
-    made = CompiledModel(CompileReport("n", "", 0, {}), network, "b")
-    return asyncio.run(judge(cast("Any", machine), made, Expected([])))
+    return CompiledModel(CompileReport("n", "", 0, {}), network, "b")
 
 
-@pytest.mark.parametrize("error", [UsageError("it is damaged"), CrashError("SIGSEGV"), RemoteError("it raised")])
+def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> Judged:
+    return asyncio.run(judge(cast("Any", machine), compiled(machine, monkeypatch, weights), Expected([])))
+
+
+def found_right(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> bool:
+    return asyncio.run(is_right(cast("Any", machine), compiled(machine, monkeypatch), Expected([])))
+
+
+@pytest.mark.parametrize(
+    "error", [UsageError("it is damaged"), CrashError("SIGSEGV"), RemoteError("it raised"), DeadlineError("it hangs")]
+)
 def test_what_cannot_be_loaded_or_fails_is_wrong(error: TuneryError, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(error) in judged(Machine(0.7, repeat(False), unfit=error), monkeypatch).wrong
+    assert not found_right(Machine(0.7, repeat(False), unfit=error), monkeypatch)
 
 
-def test_a_host_that_is_lost_says_nothing_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LostWorkerError):
-        judged(Machine(0.7, repeat(False), unfit=LostWorkerError("away")), monkeypatch)
+@pytest.mark.parametrize(
+    "error",
+    [
+        LostWorkerError("away"),
+        CrashError("killed", out_of_memory=True),
+        RemoteError("std::bad_alloc"),
+        UsageError("it cannot be loaded (out of memory)"),
+        BlobError("the disk is full"),
+        BlobNotFoundError("it is not there"),
+        TemporaryDirectoryError("it is full"),
+    ],
+    ids=lambda error: f"{type(error).__name__}: {error}",
+)
+def test_what_the_host_is_at_fault_for_says_nothing_of_the_network(
+    error: TuneryError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ask in (judged, found_right):
+        with pytest.raises(type(error)) as caught:
+            ask(Machine(0.7, repeat(False), unfit=error), monkeypatch)
+        assert caught.value is error
 
 
 def changing() -> Iterator[bool]:

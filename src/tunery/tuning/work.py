@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, tells_of_memory
+from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, lacks_memory
 from tunery.dialects import extractor
 from tunery.domain import Network, Provenance, Target
 from tunery.domain.request import Progress, Request
@@ -213,7 +213,7 @@ class Work:
 
 def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:
     """Return what is to be told of an import that has failed."""
-    if tells_of_memory(str(error)) or (isinstance(error, EngineError) and error.out_of_memory):
+    if lacks_memory(error):
         limit = worker_bytes(Role.IMPORTER) / 1e9
         return ModelError(
             f"{model!r} needs more memory than the {limit:.3g} GB that an import may take on this machine; "

@@ -17,7 +17,7 @@ from tunery._errors import (
     TuneryError,
     UsageError,
     WorkError,
-    tells_of_memory,
+    lacks_memory,
     told_by_onnxruntime,
 )
 from tunery._extras import pip_install
@@ -282,7 +282,7 @@ async def start_onnxruntime(runtime: Runtime, network: Network) -> Expected:
 
 def _why(error: EngineError) -> str:
     """Return why a network cannot be run, and what to do."""
-    if error.out_of_memory or tells_of_memory(str(error)):
+    if lacks_memory(error):
         limit = worker_bytes(Role.MEASURER) / 1e9
         return f"it needs more than the {limit:.3g} GB that a worker may take here; use a machine with more memory"
     if isinstance(error, DeadlineError):

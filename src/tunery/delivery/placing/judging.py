@@ -7,7 +7,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import mean, median, stdev
 
-from tunery._errors import BlobError, CrashError, LostWorkerError, RemoteError, TuneryError, UsageError, WorkError
+from tunery._errors import (
+    BlobError,
+    BlobNotFoundError,
+    CrashError,
+    DeadlineError,
+    LostWorkerError,
+    RemoteError,
+    TemporaryDirectoryError,
+    TuneryError,
+    UsageError,
+    WorkError,
+    lacks_memory,
+)
 from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals
 from tunery.delivery.linking import CompiledModel
 from tunery.devices import device_class
@@ -75,8 +87,7 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
             contestants = Contestants.start(work.runtime, network, {_OURS: made.blob}, expected)
             ends.callback(contestants.close)
             try:
-                ours = await _outputs_of(contestants, network.name)
-                error = checked_error(network.name, ours, expected.outputs, expected.rounding)
+                error = await _error_of(contestants, network.name, expected)
                 if not has_rivals(work.runtime):
                     return Judged(error)
                 turns = await time_in_turns(contestants, _watch_of(work))
@@ -96,6 +107,8 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
                 slow = is_slower(wrapped, _CLEAR if busy else _CHANCE)
                 kernels = await contestants.profile(_OURS) if slow or network.elsewhere else {}
                 nodes = await contestants.profile(_THEIRS) if slow else {}
+            except BlobNotFoundError:  # of the host
+                raise
             except WorkError as wrong:
                 return Judged(None, wrong=f"since {wrong}")
     theirs_s = median(theirs_s for _, theirs_s in turns)
@@ -107,19 +120,22 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
     return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=busy)
 
 
-async def _outputs_of(contestants: Contestants, network: str) -> list[Output]:
-    """Return what a compiled network computes.
+async def _error_of(contestants: Contestants, network: str, expected: Expected) -> float:
+    """Return how far a compiled network's outputs are from ONNX Runtime's.
 
     Raises:
-        WorkError: it cannot be loaded, or fails.
+        WorkError: it computes something else, cannot be loaded, fails, or takes too long.
+        BlobError, BlobNotFoundError or EngineError: the host is at fault, or has too little memory.
     """
     try:
-        found: list[Output] = await contestants.ask(_OURS, "outputs")
-    except (BlobError, LostWorkerError):  # of the host
+        ours: list[Output] = await contestants.ask(_OURS, "outputs")
+    except (BlobError, TemporaryDirectoryError, LostWorkerError):  # of the host
         raise
-    except (UsageError, CrashError, RemoteError) as error:
+    except (UsageError, CrashError, DeadlineError, RemoteError) as error:
+        if lacks_memory(error):
+            raise
         raise WorkError(f"{network} as compiled cannot run: {error}") from error
-    return found
+    return checked_error(network, ours, expected.outputs, expected.rounding)
 
 
 def _watch_of(work: Work) -> ForeignWatch | None:
@@ -128,13 +144,18 @@ def _watch_of(work: Work) -> ForeignWatch | None:
 
 
 async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
-    """Return whether a compiled network computes what ONNX Runtime does."""
+    """Return whether a compiled network computes what ONNX Runtime does.
+
+    Raises:
+        BlobError, BlobNotFoundError or EngineError: the host is at fault, or has too little memory.
+    """
     async with work.stage("check", Role.MEASURER):
         contestants = Contestants.start(work.runtime, made.network, {_OURS: made.blob}, expected)
         try:
-            ours = await contestants.ask(_OURS, "outputs")
-            checked_error(made.network.name, ours, expected.outputs, expected.rounding)
-        except TuneryError:
+            await _error_of(contestants, made.network.name, expected)
+        except BlobNotFoundError:  # of the host
+            raise
+        except WorkError:
             return False
         finally:
             contestants.close()

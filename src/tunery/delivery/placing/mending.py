@@ -55,20 +55,26 @@ async def _differing(linker: Linker, imported: ImportedModel) -> Mapping[str, st
 async def _first_fault(linker: Linker, imported: ImportedModel, theirs: Expected, began: float) -> Mapping[str, str]:
     """Return the first node that makes the network wrong if all after it run in ONNX Runtime, and all before it do not.
 
-    Found by halves, each half compiled.
+    Found by halves, each half compiled. None if it is right with all of them: what made it fail was no node.
     """
     nodes = await linker.nodes(imported.network)
     native = [node.label for node in nodes if node.label not in imported.elsewhere]
+
+    async def is_right_with(count: int) -> bool:
+        others = dict.fromkeys(native[count:], _AT_FAULT)
+        placed = await linker.placed(imported, {**imported.elsewhere, **others})
+        made = await linker.compile(placed, filled=False)
+        return await is_right(linker.work, made, theirs)
+
     right, wrong = 0, len(native)  # with so many of the first nodes compiled it is right, or wrong
     while wrong - right > 1:
         if time.monotonic() - began > _LONGEST_S:
             return {}
         count = (right + wrong) // 2
-        others = dict.fromkeys(native[count:], _AT_FAULT)
-        placed = await linker.placed(imported, {**imported.elsewhere, **others})
-        made = await linker.compile(placed, filled=False)
-        if await is_right(linker.work, made, theirs):
+        if await is_right_with(count):
             right = count
         else:
             wrong = count
-    return {native[right]: _AT_FAULT} if native else {}
+    if not native or (wrong == len(native) and await is_right_with(wrong)):
+        return {}
+    return {native[right]: _AT_FAULT}
