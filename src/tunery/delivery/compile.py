@@ -162,6 +162,10 @@ async def _judged(
     if judged.wrong:
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)
+    if judged.wrong and made.network.weights:
+        raise WorkError(
+            f"{made.network.name} is not compiled, {judged.wrong}; ONNX Runtime runs no file of more than 2 GB instead"
+        )
     if not raced or made.network.weights:  # ONNX Runtime cannot have it whole
         judged = replace(judged, slower="")
     if judged.slower and judged.kernels and judged.nodes:
