@@ -138,8 +138,19 @@ def test_grouped_convolutions_are_in_integers_and_exact(tmp_path: Path, group: i
     np.testing.assert_array_equal(ours, theirs)
     dialect = MetaScheduleDialect()
     tasks = dialect.extract(prepare(str(path), {}, tmp_path), dialect.resolve_target("znver4", 1))
-    [data, *_] = next(task.workload.arguments for task in tasks if task.weight and "conv" in task.workload.kind)
-    assert data.dtype in {"int8", "uint8"}
+    [_, weights, *_] = next(task.workload.arguments for task in tasks if "conv" in task.workload.name)
+    assert weights.dtype == "int8"
+
+
+@pytest.mark.parametrize(("group", "dtype"), [(2, "float32"), (32, "int8")])
+def test_wide_groups_are_in_integers_only_where_that_is_faster(group: int, dtype: str, tmp_path: Path) -> None:
+    net = Net((1, 32, 8, 8))
+    made = net.node("Conv", net.quantised("x", 0.008, 120), net.weights(32, 32 // group, 3, 3), group=group)
+    path = net.save(tmp_path / "n.onnx", net.quantised(made, 0.05, 120))
+    dialect = MetaScheduleDialect()
+    tasks = dialect.extract(prepare(str(path), {}, tmp_path), dialect.resolve_target("x86-64-v3", 1))
+    [_, weights, *_] = next(task.workload.arguments for task in tasks if "conv" in task.workload.name)
+    assert weights.dtype == dtype
 
 
 def test_layers_that_differ_by_their_scales_are_one_task(tmp_path: Path) -> None:
