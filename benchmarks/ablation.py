@@ -171,7 +171,7 @@ def switch_off(arm: Arm) -> None:
     """Switch it off in this process, from which the workers are forked."""
     if arm.patch:
         arm.patch()
-    import_module("tunery.runtime.preload")
+    import_module(f"{ROOM}.preload")
     for module, name, value in arm.constants:
         setattr(import_module(module), name, value)
 

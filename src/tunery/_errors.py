@@ -179,7 +179,7 @@ def lacks_memory(error: TuneryError) -> bool:
 
 _NOISE = re.compile(
     r"[\w.-]+ raised \w+: |\[ONNXRuntimeError\] : \d+ : \w+ : |Non-zero status code returned while running "
-    r"|Status Message: |\S*/onnxruntime/\S+ "
+    r"|Status Message: |(?<!\S)\S*?/onnxruntime/\S++ "
     r"|((virtual|void) )?onnxruntime::[\w:<>~ ]+\([^()]*\)( const)?( \[with [^]]*\])? |\w+\.(cc|h):\d+ \w+ "  # places
     r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
 )

@@ -81,7 +81,7 @@ def test_a_sparse_constant_is_written_out(places: list[int], initialiser: bool, 
     assert not onnx.load(prepare(str(tmp_path / "m.onnx"), {}, tmp_path).path).graph.sparse_initializer
 
 
-@pytest.mark.parametrize(("places", "size"), [([1, 5], 4), ([1, 5], 2**40)])
+@pytest.mark.parametrize(("places", "size"), [([1, 5], 4), ([1, 5], 2**40), ([-1, 3], 4), ([-1, 3, 0, 1], 4)])
 def test_a_sparse_constant_that_lies_is_refused(places: list[int], size: int, tmp_path: Path) -> None:
     nodes = [helper.make_node("Constant", [], ["k"], sparse_value=sparse(places, size))]
     nodes.append(helper.make_node("Add", ["x", "k"], ["y"]))

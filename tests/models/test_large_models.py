@@ -181,6 +181,18 @@ def test_large_weights_are_copied_however_the_system_copies(
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), matrices[int(tensor.name[1:])])
 
 
+def test_large_weights_are_copied_where_the_file_system_does_not_tell_of_holes(
+    few: tuple[Path, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> int:
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr("os.lseek", refused)
+    made = prepare(str(few[0]), {}, tmp_path / "made")
+    kept = Path(made.path).parent / made.weights
+    assert hashlib.sha256(kept.read_bytes()).hexdigest() == made.weights
+
+
 def test_of_a_model_that_is_known_the_weights_alone_are_copied_again(
     few: tuple[Path, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

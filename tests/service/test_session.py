@@ -1,6 +1,7 @@
 """Several verbs in one session: one set of workers, and each model read once."""
 
 import asyncio
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import MODEL_CHANGED, FillPolicy, Progress, Request
 from tunery.reports.data import compile_report
 from tunery.reports.job import COMPILED
+from tunery.runtime.importing import stamp_of
 from tunery.service.codec import request_data, request_of
 from tunery.service.kinds import answer_of
 from tunery.service.manager import JobManager
@@ -116,6 +118,15 @@ def model(path: Path, weight: float, *, beside: bool = False) -> Path:
         size_threshold=0,
     )
     return path
+
+
+def test_a_file_with_other_bytes_has_changed_though_its_size_and_time_are_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"one")
+    before, times = stamp_of(str(path)), path.stat()
+    path.write_bytes(b"two")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert stamp_of(str(path)) != before
 
 
 @pytest.mark.tvm

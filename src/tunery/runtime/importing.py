@@ -69,7 +69,7 @@ def stamp_of(model: str) -> FileStamp | None:
         found = Path(model).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 
 
 async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:

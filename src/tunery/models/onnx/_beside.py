@@ -91,9 +91,9 @@ def _without_holes(place: Stretch) -> Iterator[Stretch]:
             try:
                 start = os.lseek(file.fileno(), at, os.SEEK_DATA)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole follows
-                    return
-                raise
+                if error.errno != errno.ENXIO:  # the file system does not say
+                    yield Stretch(place.path, at, end - at)
+                return  # nothing but a hole follows
             at = min(end, os.lseek(file.fileno(), start, os.SEEK_HOLE))
             if start < at:
                 yield Stretch(place.path, start, at - start)

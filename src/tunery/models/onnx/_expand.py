@@ -30,7 +30,7 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
         types = {tensor.name: _type_of(tensor) for tensor in graph.initializer}
         types.update({value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)})
         del model.graph.value_info[:]  # of another version, a function is converted by the types around it
-        for name in types.keys() - {value.name for value in (*graph.input, *graph.output)}:
+        for name in sorted(types.keys() - {value.name for value in (*graph.input, *graph.output)}):
             model.graph.value_info.add(name=name, type=types[name])
     for number, node in enumerate(nodes):
         function = _function(node, opset, types)

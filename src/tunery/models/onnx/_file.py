@@ -35,7 +35,7 @@ _LOOKALIKES = (
 
 
 FileStamp = tuple[int, int, int, int]
-"""What changes whenever a file is written or replaced: device, inode, bytes and time of the last change."""
+"""What changes whenever a file is written or replaced: device, inode, bytes, and when, by a clock nobody can set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[str, FileSt
 
 
 def _stamp_of(found: os.stat_result) -> FileStamp:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 
 
 def check_unchanged(beside: Mapping[str, FileStamp], path: Path) -> None:

@@ -34,6 +34,7 @@ def _dense(name: str, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
         raise ModelError(f"the sparse constant {name!r} has the sizes {list(sizes)}; export the model with plain ones")
     values, places = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     full = np.zeros(sizes, values.dtype)
+    places = np.where(places < 0, np.iinfo(np.int64).max, places)  # NumPy counts these from the end
     try:
         full[tuple(places.T) if places.ndim > 1 else np.unravel_index(places, sizes)] = values
     except (IndexError, ValueError) as error:

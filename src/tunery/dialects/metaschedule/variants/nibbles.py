@@ -108,7 +108,9 @@ def dequantised(data: Any, weights: Any, scales: Any, zeros: Any, channels: int)
     Then a result has one sum. What is summed over is cut into steps, whose weights stay in a cache.
     """
     te, own = tvm.te, _Expression(data, weights, scales, zeros)
-    at_once = max(n for n in range(1, own.blocks + 1) if own.blocks % n == 0 and n * own.block <= _MOST_DEPTH)
+    at_once = max(
+        (n for n in range(1, own.blocks + 1) if own.blocks % n == 0 and n * own.block <= _MOST_DEPTH), default=1
+    )
     steps = own.blocks // at_once
     step, block, part, half = (
         _axis(extent, name) for extent, name in ((steps, "step"), (at_once, "block"), (own.each, "part"), (2, "half"))
