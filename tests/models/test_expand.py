@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import ModelError
 from tunery.models import prepare
+from tunery.models.onnx._expand import expand
 
 DATA = np.array([[-2, -0.5, 0, 3]], np.float32)
 KNOWN = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
@@ -41,6 +42,46 @@ def test_a_functions_default_for_an_attribute_counts_where_it_is_left_out(inside
     graph = helper.make_graph([call, other], "g", [value("x", TensorProto.FLOAT, [1, 4])], outputs)
     found = helper.make_model(graph, opset_imports=KNOWN, ir_version=9, functions=functions)
     assert compared(found, tmp_path) == ["Elu", "Elu"]
+
+
+def test_a_functions_default_counts_where_the_outer_call_leaves_out_what_the_inner_one_refers_to(
+    tmp_path: Path,
+) -> None:
+    def referring(kind: str, given: str, source: str, name: str, end: str, domain: str = "") -> onnx.NodeProto:
+        node = helper.make_node(kind, [source], [end], domain=domain)
+        node.attribute.add(name=given, ref_attr_name=name, type=onnx.AttributeProto.FLOAT)
+        return node
+
+    default = [helper.make_attribute("slope", 0.3)]
+    twice = [referring("Soft", "slope", "a", "s", "t", "my"), referring("Soft", "slope", "t", "s", "b", "my")]
+    functions = [
+        helper.make_function("my", "Outer", ["a"], ["b"], twice, KNOWN, ["s"]),
+        helper.make_function(
+            "my", "Soft", ["a"], ["b"], [referring("Elu", "alpha", "a", "slope", "b")], KNOWN, [], default
+        ),
+    ]
+    calls = [
+        helper.make_node("Outer", ["x"], ["t"], domain="my"),
+        helper.make_node("Outer", ["t"], ["y"], domain="my", s=2.0),
+    ]
+    value = helper.make_tensor_value_info
+    ends = [value(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph(calls, "g", ends[:1], ends[1:])
+    found = helper.make_model(graph, opset_imports=KNOWN, ir_version=9, functions=functions)
+    assert compared(found, tmp_path) == ["Elu"] * 4
+
+
+def test_functions_that_call_each_other_stay_as_they_are() -> None:
+    default = [helper.make_attribute("slope", 0.3)]
+    functions = [
+        helper.make_function("my", name, ["a"], ["b"], [helper.make_node(other, ["a"], ["b"], domain="my")], KNOWN)
+        for name, other in [("F", "G"), ("G", "F")]
+    ]
+    functions[0].attribute_proto.extend(default)
+    found = model([helper.make_node("F", ["x"], ["y"], domain="my")], {"x": (1, 4)}, {"y": (1, 4)})
+    found.opset_import.append(KNOWN[1])
+    found.functions.extend(functions)
+    assert [one.name for one in expand(found).functions] == ["F", "G"]
 
 
 @pytest.mark.parametrize(

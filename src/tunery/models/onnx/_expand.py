@@ -2,7 +2,7 @@
 parts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx
 from onnx import defs, inliner
@@ -40,32 +40,58 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
             node.domain, node.op_type = _DOMAIN, function.name
     if not model.functions:
         return model
-    _write_defaults(model)
     if all(entry.domain != _DOMAIN for entry in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     try:
-        inlined = inliner.inline_local_functions(model, convert_version=True)
+        inlined = _inlined(model)
     except Exception:  # noqa: BLE001 - of other versions than the model's: ONNX Runtime runs them as they are
         return model
     return model if inlined.functions else expand(inlined)  # functions may hold such operators
 
 
-def _write_defaults(model: onnx.ModelProto) -> None:
-    """Write at calls of the model's own functions what these say of attributes left out: the inliner forgets it."""
-    defaults = {(one.domain, one.name): one.attribute_proto for one in model.functions if one.attribute_proto}
-    if defaults:
-        bodies = [onnx.GraphProto(node=one.node) for one in model.functions]
-        for body, function in zip(bodies, model.functions, strict=True):
-            _complete_calls(body, defaults)
-            function.ClearField("node")
-            function.node.extend(body.node)
-        _complete_calls(model.graph, defaults)
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Put all functions in the place of their calls.
+
+    The inliner forgets what the model's functions say of attributes left out, so that is written at their calls before.
+    An inner call may refer to an attribute that is left out at the outer one: the outer functions come first.
+    """
+    if not any(one.attribute_proto for one in model.functions):
+        return inliner.inline_local_functions(model, convert_version=True)
+    inlined = onnx.ModelProto()
+    inlined.CopyFrom(model)
+    left = list(model.functions)
+    while left:
+        called = {_called(node) for one in left for node in _all_nodes(onnx.GraphProto(node=one.node))}
+        outer = [one for one in left if _id(one) not in called]
+        if not outer:
+            raise ValueError("functions call each other in a circle")
+        left = [one for one in left if _id(one) in called]
+        del inlined.functions[:]
+        inlined.functions.extend(outer)
+        _write_defaults(inlined.graph, outer)
+        inlined = inliner.inline_local_functions(inlined, convert_version=True)
+    return inlined
 
 
-def _complete_calls(graph: onnx.GraphProto, defaults: Mapping[tuple[str, str], Sequence[onnx.AttributeProto]]) -> None:
-    for node in (node for each in graphs(graph) for node in each.node):
+def _write_defaults(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]) -> None:
+    """Write at calls of functions what these say of attributes left out."""
+    defaults = {_id(one): one.attribute_proto for one in functions}
+    for node in _all_nodes(graph):
         given = {one.name for one in node.attribute}
-        node.attribute.extend(one for one in defaults.get((node.domain, node.op_type), ()) if one.name not in given)
+        known = defaults.get(_called(node), ())
+        node.attribute.extend(one for one in known if one.name not in given)
+
+
+def _id(function: onnx.FunctionProto) -> tuple[str, str, str]:
+    return function.domain, function.name, function.overload
+
+
+def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
+    return node.domain, node.op_type, node.overload
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    return (node for each in graphs(graph) for node in each.node)
 
 
 def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
