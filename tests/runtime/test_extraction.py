@@ -1,21 +1,31 @@
 """Many models at once: each is extracted once, one failure costs one model, a stop costs what was in flight."""
 
+import asyncio
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_engine import run_workers_here
 from job_tools import request_in
 
 from tunery._errors import StoreError, TargetError
+from tunery.blobs import FakeBlobs
 from tunery.domain import Network, Target, Task, Workload
+from tunery.engines import Role
 from tunery.models import zoo
-from tunery.runtime.extraction import Extracted, count_by_kind, count_tasks, extract_many
+from tunery.runtime.extraction import Extracted, count_by_kind, count_tasks, extract_beside, extract_many
+from tunery.runtime.importing import held
+from tunery.runtime.opening import open_runtime
+from tunery.runtime.runtime import Reservation
+from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import extract
-from tunery.store import Store, open_store
+from tunery.store import AsyncStore, Store, open_store
 
 
 @pytest.mark.jobs
@@ -97,6 +107,56 @@ def test_a_prepared_file_is_not_kept(tmp_path: Path) -> None:
     found = extract_many(request_in(tmp_path, ""), ["zoo:mlp-mnist"])
     assert found.models[0].failure  # the fake dialect takes only networks of its own
     assert list(tmp_path.rglob("*.onnx")) == []
+
+
+async def _unpaid(_: Reservation) -> None:
+    """Charge nobody."""
+
+
+def test_a_prepared_file_that_a_job_holds_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_workers_here(monkeypatch)
+    request = request_in(tmp_path, "")
+
+    async def main() -> None:
+        with (
+            open_store(request.store) as opened,
+            AsyncStore(opened) as store,
+            open_runtime(RuntimeSpec("fake")) as runtime,
+        ):
+            runtime.submit("collect")
+            worker = runtime.workers(Role.IMPORTER)[0]
+            load = partial(runtime.call, worker, "load", "zoo:mlp-mnist", {}, False, True, deadline_s=60)
+            network = await held(load, runtime.hold, runtime.release)
+            await extract_beside(runtime, store, request, "collect", ["zoo:mlp-mnist"], _unpaid)
+            assert runtime.blobs.has(network.blob)
+            runtime.release(network.blob)
+            assert not runtime.blobs.has(network.blob)
+
+    asyncio.run(main())
+
+
+def test_a_network_whose_file_goes_while_it_is_loaded_is_loaded_again() -> None:
+    blobs, calls = FakeBlobs(), 0
+    held_now: Counter[str] = Counter()
+
+    def hold(blob: str) -> bool:
+        held_now[blob] += 1
+        return blobs.has(blob)
+
+    def release(blob: str) -> None:
+        held_now[blob] -= 1
+
+    async def load() -> Network:
+        nonlocal calls
+        calls += 1
+        blob = blobs.put(b"network", temporary=True)
+        if calls == 1:
+            blobs.release(blob)  # as the last of others does
+        return Network("n", "n.onnx", "d", "", (), (), 0, blob)
+
+    network = asyncio.run(held(load, hold, release))
+    assert blobs.has(network.blob)
+    assert held_now == {network.blob: 1}
 
 
 def _extracted(model: str, *tasks: tuple[str, str, int, bool]) -> Extracted:

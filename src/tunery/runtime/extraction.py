@@ -6,16 +6,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tunery._errors import TuneryError, WorkError
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import extractor
-from tunery.domain import Network, Target, Task
+from tunery.domain import Target, Task
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_bytes, worker_environment
-from tunery.runtime.importing import IMPORT_DEADLINE_S
+from tunery.runtime.importing import IMPORT_DEADLINE_S, held
 from tunery.runtime.opening import granted_at, workplace
 from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.spec import RuntimeSpec
@@ -122,7 +123,9 @@ def extract_many(
             finally:
                 idle.put_nowait(held)
 
-        sweep = _Sweep(engine, store, request, worker, on_done, stopped, programs)
+        sweep = _Sweep(
+            engine, store, request, worker, on_done, stopped, programs, engine.blobs.has, engine.blobs.release
+        )
         return await sweep.run(models, spec.kernel_threads(granted_at(engine, spec.on)), idle.qsize())
 
     with (
@@ -161,7 +164,9 @@ async def extract_beside(  # noqa: PLR0917 - who extracts what, where to
             if grant is not None:
                 await paid(grant)
 
-    sweep = _Sweep(runtime.engine, store, request, worker, on_done, stop or threading.Event(), True)
+    sweep = _Sweep(
+        runtime.engine, store, request, worker, on_done, stop or threading.Event(), True, runtime.hold, runtime.release
+    )
     return await sweep.run(models, runtime.threads, len(usable_cores()))
 
 
@@ -177,10 +182,13 @@ class _Sweep:
         on_done: Callable[[Extracted], None],
         stop: threading.Event,
         programs: bool,
+        hold: Callable[[str], bool],
+        release: Callable[[str], None],
     ) -> None:
         self._done: dict[int, Extracted] = {}
         self._engine, self._store, self._request, self._worker = engine, store, request, worker
         self._on_done, self._stop, self._programs = on_done, stop, programs
+        self._hold, self._release = hold, release
 
     async def run(self, models: Sequence[str], threads: int, lanes: int) -> Extraction:
         """Extract all models, as many at once as there are `lanes`."""
@@ -225,12 +233,13 @@ class _Sweep:
         )
         if known is not None:
             return known, True
-        network: Network = await self._try(worker, "load", model, shapes, self._request.trust, True)
+        load = partial(self._try, worker, "load", model, shapes, self._request.trust, True)
+        network = await held(load, self._hold, self._release)
         try:
             tasks, elsewhere = await self._try(worker, "extract", network, target)
         finally:
             for blob in network.blobs:
-                self._engine.blobs.release(blob)
+                self._release(blob)
         await self._store.write(
             lambda store: store.save_tasks(network, tasks, target=target, compiler=by, elsewhere=elsewhere)
         )

@@ -1,7 +1,7 @@
 """From a model to tasks."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,6 +70,24 @@ def stamp_of(model: str) -> FileStamp | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
+
+
+async def held(
+    load: Callable[[], Awaitable[Network]], hold: Callable[[str], bool], release: Callable[[str], None]
+) -> Network:
+    """Return a network with its blobs held; it is loaded again where others have just released one of them."""
+    network = await load()
+    there = [hold(blob) for blob in network.blobs]
+    if all(there):
+        return network
+    try:
+        again = await load()
+        for blob in again.blobs:
+            hold(blob)
+    finally:
+        for blob in network.blobs:
+            release(blob)
+    return again
 
 
 async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, lacks_memory
 from tunery.dialects import extractor
@@ -11,7 +12,7 @@ from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import settings_for
 from tunery.runtime import worker_bytes
-from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both, stamp_of, together
+from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both, held, stamp_of, together
 from tunery.runtime.runtime import Reservation, Runtime
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
@@ -157,13 +158,11 @@ class Work:
         async with self._held("prepare", Role.PREPARER, used) as grant:
             await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
             meant("model")
-            network: Network = await runtime.call(
-                grant.worker, "load", request.model, request.shapes, request.trust,
+            load = partial(
+                runtime.call, grant.worker, "load", request.model, request.shapes, request.trust,
                 deadline_s=IMPORT_DEADLINE_S, tries=3,
             )  # fmt: skip
-        for blob in network.blobs:
-            runtime.hold(blob)
-        return network
+            return await held(load, runtime.hold, runtime.release)
 
     async def _resolve(self, meant: Callable[[str], None], used: list[Reservation]) -> tuple[Target, str]:
         runtime = self.runtime
