@@ -70,7 +70,7 @@ def lacking(needed: Iterable[object]) -> list[str]:
 
 
 @cache
-def _more(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, bool]:
+def _more() -> dict[str, bool]:
     """Return which instructions this processor has of those that NumPy does not know; without those nobody tells of."""
     known = dict.fromkeys((*_X86, *_ARM_BITS), False)
     if platform.machine() == "aarch64":
@@ -79,8 +79,8 @@ def _more(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, bool]:
         bits = getauxval(_AT_HWCAP2)
         return known | {name: bool(bits >> bit & 1) for name, bit in _ARM_BITS.items()}
     try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-        flags = next(line.split() for line in lines if line.startswith("flags"))
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            flags = next(line.split() for line in lines if line.startswith("flags"))
     except (OSError, StopIteration):
         return {name: has for name, has in known.items() if name not in _X86}
     has = set(map(_plain, flags))

@@ -16,6 +16,7 @@ from tunery.dialects._contract_help import AlignedZeros
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.target import instructions
 from tunery.domain import DeviceDescription, Network, Origin, Outcome, Target, Task, TensorSpec
 from tunery.measuring.inputs import make_inputs
 from tunery.runtime.services import ProposerHost
@@ -183,6 +184,14 @@ class TestMetaScheduleContract(DialectContract):
         with pytest.raises(TargetError, match="avx512"):
             dialect.resolve_target("znver4", 1)
         assert dialect.resolve_target("x86-64-v2", 1).config["mcpu"] == "x86-64-v2"
+
+    def test_no_code_for_this_machine_has_instructions_that_are_hidden_from_it(
+        self, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tunery.dialects.metaschedule.target._native", lambda: "alderlake")
+        monkeypatch.setattr("tunery.dialects.metaschedule.target.lacking", lambda names: ["avxvnni"])
+        assert "avxvnni" not in instructions(dialect.resolve_target("native", 1).config)
+        assert "avxvnni" in instructions({"kind": "llvm", "mcpu": "alderlake"})
 
     @pytest.mark.parametrize(("name", "value"), [
         *((name, value) for name in ("num-cores", "opt-level", "vector-width")

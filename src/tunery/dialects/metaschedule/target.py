@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from tunery._errors import TargetError
-from tunery._processor import ARM_BEGINNINGS
+from tunery._processor import ARM_BEGINNINGS, lacking
 from tunery.dialects import _arm as arm
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.domain import DeviceDescription, Target
@@ -62,7 +62,9 @@ def resolve(dialect: str, spec: str, threads: int, device: DeviceDescription | N
 
 def _config(spec: str) -> dict[str, object]:
     if spec == "native":
-        return {"kind": "llvm", "mcpu": _native()}
+        config: dict[str, object] = {"kind": "llvm", "mcpu": _native()}
+        hidden = lacking(instructions(config))  # a virtual machine may hide some of a processor's
+        return {**config, "mattr": [f"-{name}" for name in hidden]} if hidden else config
     if not spec.lstrip().startswith("{"):
         return {"kind": "llvm", "mcpu": spec}
     try:
