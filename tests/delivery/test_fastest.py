@@ -45,6 +45,12 @@ class Runtime:
         self.put += [] if theirs else [blob]
         return worker
 
+    def hold(self, blob: str) -> bool:
+        return self.blobs.has(blob)
+
+    def release(self, blob: str) -> None:
+        self.blobs.release(blob)
+
     def kill(self, worker: str) -> None:
         del self.alive[worker]
 

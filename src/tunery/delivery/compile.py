@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,9 +22,7 @@ from tunery.delivery.predict import get_ready
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Network, Target
 from tunery.domain.request import CompileReport, FillPolicy, Request
-from tunery.engines import Role
-from tunery.runtime.importing import IMPORT_DEADLINE_S, both
-from tunery.runtime.services import CompiledBlob
+from tunery.runtime.importing import both
 from tunery.store import file_of
 from tunery.tuning.learning import InitialModel
 from tunery.tuning.work import Work
@@ -87,20 +85,18 @@ async def compile_checked(
 
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
     say("reading the model")
-    with ExitStack() as ends:
-        linker = Linker(work, policy)
-        ends.callback(linker.close)
-        made, theirs = await both(_compile_and_allow(linker, allow, say), expected())
-        network = made.network
-        # Those of the dialect's own file, though ONNX Runtime may run the network in ours: they are of use to others.
-        compiler = NetworkCompiler.of(get_dialect(request.dialect))
-        texts = {} if made.kept else compiler.texts(work.runtime.blobs.get(made.blob))
-        if network.blob and not made.kept:
-            say("comparing the network with ONNX Runtime")
-            made = await _judged(linker, made, theirs, say, raced=raced)
-    origin = await _origin(work, made, theirs)
-    with work.runtime.blobs.scratch() as directory:
-        work.runtime.blobs.take(made.blob, directory / "network")
+    with closing(Linker(work, policy)) as linker, work.runtime.blobs.scratch() as directory:
+        with ExitStack() as ends:
+            made, theirs = await both(_compile_and_allow(linker, allow, say), expected())
+            network = made.network
+            # Those of the dialect's own file, though ONNX Runtime may run the network in ours: others can use them.
+            compiler = NetworkCompiler.of(get_dialect(request.dialect))
+            texts = {} if made.kept else compiler.texts(work.runtime.blobs.get(made.blob))
+            if network.blob and not made.kept:
+                say("comparing the network with ONNX Runtime")
+                made = await _judged(linker, made, theirs, say, raced=raced)
+        origin = await _origin(work, made, theirs)
+        linker.take(made, directory / "network")
         extend_manifest(directory / "network", {"origin": origin})
         if sign:
             from tunery.delivery.files.signing import read_key
@@ -172,7 +168,7 @@ async def _judged(
         say("looking for the parts that ONNX Runtime runs faster")
         made, judged = await divided(linker, made, judged, theirs)
     if reason := judged.wrong or judged.slower:
-        kept = await _kept(work, made, reason)
+        kept = await _kept(linker, made, reason)
         own_s = judged.ours_s if judged.slower and not judged.busy else None
         busy_ratio = judged.ratio if judged.slower and judged.busy else None
         return replace(kept, report=replace(kept.report, max_abs_error=0.0, own_s=own_s, busy_ratio=busy_ratio))
@@ -184,29 +180,22 @@ async def _judged(
     return replace(made, report=report)
 
 
-async def _kept(work: Work, made: CompiledModel, reason: str) -> CompiledModel:
+async def _kept(linker: Linker, made: CompiledModel, reason: str) -> CompiledModel:
     """Return the model as a file that ONNX Runtime runs, for a reason."""
-    imported = await work.model()
-    async with work.stage("compile", Role.IMPORTER) as grant:
-        kept: CompiledBlob = await work.runtime.call(
-            grant.worker, "keep", made.network, imported.target, reason, deadline_s=IMPORT_DEADLINE_S
-        )
+    kept = await linker.kept(made.network, reason)
     report = replace(made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere)
     return replace(made, report=report, blob=kept.blob, kept=True)
 
 
-async def compile_only(work: Work, *, tuned: bool = True, begun: Callable[[], None] = lambda: None) -> CompiledModel:
-    """Compile without a check; if not `tuned`, with the compiler's default for every operator.
+async def compile_only(work: Work, ends: ExitStack, *, tuned: bool = True) -> CompiledModel:
+    """Compile without a check, for until `ends`; if not `tuned`, with the compiler's default for every operator.
 
     Raises:
         UsageError: the model, shapes or target are wrong.
         WorkError: the model does not compile.
     """
-    linker = Linker(work, FillPolicy() if tuned else None, tuned)
-    try:
-        return await linker.compile(await work.model(begun))
-    finally:
-        linker.close()
+    linker = ends.enter_context(closing(Linker(work, FillPolicy() if tuned else None, tuned)))
+    return await linker.compile(await work.model())
 
 
 async def _compile_and_allow(
@@ -237,7 +226,7 @@ async def _compile_and_allow(
         if not imported.network.blob or imported.network.weights or not has_rivals(work.runtime):
             raise
         unmade = CompiledModel(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
-        return await _kept(work, unmade, f"since it does not compile: {error}")
+        return await _kept(linker, unmade, f"since it does not compile: {error}")
 
 
 def _choosing(policy: FillPolicy | None) -> str:

@@ -100,13 +100,13 @@ async def time_files(made: Mapping[str, Made]) -> tuple[dict[str, float], dict[s
     with ExitStack() as ends:
         theirs: Expected | None = None
         for name, (work, report, network) in ours.items():
-            blobs = work.runtime.blobs
             try:
-                blob = blobs.put(Path(report.path), temporary=True)
+                blob = work.runtime.blobs.put(Path(report.path), temporary=True)
             except TuneryError as error:  # the disk is full
                 failed[name] = error
                 continue
-            ends.callback(blobs.release, blob)
+            work.runtime.hold(blob)
+            ends.callback(work.runtime.release, blob)
             started = Contestants.start(work.runtime, network, {_OURS: blob}, theirs)
             ends.callback(started.close)
             sides[name] = started, _OURS

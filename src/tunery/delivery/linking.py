@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tunery._errors import TuneryError
 from tunery.delivery.ladder import KnownTask
@@ -33,7 +34,8 @@ class CompiledModel:
 class Linker:
     """Compiles the network of `work`; with a `policy` what no record answers is predicted, unless it is not `tuned`.
 
-    What was chosen for a task, and compiled of it, serves further compilations until `close`.
+    What was chosen for a task, and compiled of it, serves further compilations. Files that it makes are there until
+    `close`.
     """
 
     work: Work
@@ -41,6 +43,7 @@ class Linker:
     tuned: bool = True
     _known: dict[str, KnownTask] = field(default_factory=dict)
     _parts: dict[str, Artifact] = field(default_factory=dict)
+    _held: list[str] = field(default_factory=list)
 
     async def compile(self, imported: ImportedModel, *, filled: bool = True) -> CompiledModel:
         """Compile an imported model; not `filled`: with the compiler's default for tasks that are new.
@@ -60,7 +63,9 @@ class Linker:
             known |= {each.task.key: each for each in found}
         if filled:
             self._known |= known
-            self._parts |= {each.task.workload.key: each.part for each in known.values() if each.part}
+            for each in known.values():
+                if each.part and each.task.workload.key not in self._parts:
+                    self._add_part(each.task.workload.key, each.part)
         return tuple(known[task.key] for task in tasks)
 
     async def link(self, imported: ImportedModel, known: Sequence[KnownTask]) -> CompiledModel:
@@ -69,16 +74,37 @@ class Linker:
         Raises:
             DialectError or EngineError: it does not compile.
         """
-        work, chosen = self.work, dict[str, Candidate]()
+        chosen = dict[str, Candidate]()
         if self.tuned:
             chosen = {each.task.workload.key: each.choice.candidate for each in known if each.choice.candidate}
             await self._build(known)
         parts = {key: self._parts[key] for key in chosen if key in self._parts}
-        async with work.stage("compile", Role.IMPORTER) as grant:
-            compiled: CompiledBlob = await work.runtime.call(
-                grant.worker, "compile", imported.network, imported.target, chosen, parts, deadline_s=IMPORT_DEADLINE_S
-            )
+        compiled = await self._made("compile", imported.network, imported.target, chosen, parts)
         return CompiledModel(_report(imported.network.name, known, compiled), imported.network, compiled.blob)
+
+    async def kept(self, network: Network, reason: str) -> CompiledBlob:
+        """Make a file of a network that ONNX Runtime runs, for a reason.
+
+        Raises:
+            DialectError or EngineError: there can be none.
+        """
+        return await self._made("keep", network, (await self.work.model()).target, reason)
+
+    async def _made(self, method: str, *args: object) -> CompiledBlob:
+        async with self.work.stage("compile", Role.IMPORTER) as grant:
+            made: CompiledBlob = await self.work.runtime.make(grant.worker, method, *args, deadline_s=IMPORT_DEADLINE_S)
+        self._held.append(made.blob)
+        return made
+
+    def take(self, made: CompiledModel, path: Path) -> None:
+        """Bring a compiled network to the new file `path`, which is the caller's own."""
+        self.work.runtime.take(made.blob, path)
+        self._held.remove(made.blob)
+
+    def _add_part(self, workload: str, part: Artifact) -> None:
+        self._held.append(part.blob)
+        if self.work.runtime.hold(part.blob):  # else another job's of the same code was released in this moment
+            self._parts[workload] = part
 
     async def _build(self, known: Sequence[KnownTask]) -> None:
         """Have all builders generate the code of the network's kernels.
@@ -97,7 +123,7 @@ class Linker:
                         grant.worker, "part", task, each.choice.candidate, deadline_s=BUILD_DEADLINE_S
                     )
                 if part is not None:
-                    self._parts[task.workload.key] = part
+                    self._add_part(task.workload.key, part)
 
         await asyncio.gather(*map(build, known))
 
@@ -123,9 +149,10 @@ class Linker:
         return found
 
     def close(self) -> None:
-        """Drop what was compiled of kernels."""
-        for part in self._parts.values():
-            self.work.runtime.discard(part)
+        """Drop what was compiled."""
+        for blob in self._held:
+            self.work.runtime.release(blob)
+        self._held.clear()
         self._parts.clear()
 
 

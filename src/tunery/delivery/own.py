@@ -56,5 +56,6 @@ async def _checked(work: Work, each: KnownTask) -> KnownTask:
             "the parameters or the reference"
         )
     if checked.part is not None:
+        runtime.hold(checked.part.blob)  # others may have the same code in use
         runtime.discard(checked.part)
     return replace(each, refused=_RIGHT)

@@ -345,9 +345,27 @@ class Runtime:
             del self._holds[blob]
             self.blobs.release(blob)
 
+    def take(self, blob: str, path: Path) -> None:
+        """Bring a held blob's bytes to the new file `path`, and release it; it is moved if nobody else holds it."""
+        if self._holds[blob] > 1:
+            shutil.copyfile(self.blobs.get(blob), path)
+            self.release(blob)
+        else:
+            self.blobs.take(blob, path)
+            del self._holds[blob]
+
     def discard(self, artifact: Artifact) -> None:
         """Remove a built candidate, unless another one has the same code and is still in use."""
         self.release(artifact.blob)
+
+    async def make(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
+        """Call a worker's method, and hold the `blob` of what it returns."""
+        made = await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries)
+        if not self.hold(made.blob):  # somebody else's of the same content was released in this moment
+            self.release(made.blob)
+            made = await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries)
+            self.hold(made.blob)
+        return made
 
     async def call(
         self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1, losses: int = 0

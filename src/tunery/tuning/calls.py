@@ -55,9 +55,7 @@ async def call_build(
     runtime = context.runtime
     deadline_s = BUILD_DEADLINE_S if deadline_s is None else deadline_s
     try:
-        artifact: Artifact = await runtime.call(worker, "build", task, candidate, deadline_s=deadline_s, tries=tries)
-        if not runtime.hold(artifact.blob):  # somebody else's of the same content was discarded in this moment
-            artifact = await runtime.call(worker, "build", task, candidate, deadline_s=deadline_s, tries=tries)
+        artifact: Artifact = await runtime.make(worker, "build", task, candidate, deadline_s=deadline_s, tries=tries)
     except DialectError as error:
         return Measurement(Outcome.BUILD_FAILED, detail=str(error))
     except RemoteError as error:

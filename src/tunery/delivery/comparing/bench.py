@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -51,26 +52,31 @@ async def bench(
     imported = await work.model(lambda: tell("importing", ""))
     if not imported.network.blob:
         raise UsageError(f"{imported.network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
-    if compiled:
-        ours, tasks = _stored(work, compiled), used_shares(await choices(work, imported.tasks))
-    else:
-        tell("compiling", CONTESTANTS["tunery"])
-        made = await compile_only(work)
-        ours, tasks = made.blob, made.report.tasks
-    files = {"tunery": ours, **{label: _stored(work, path) for label, path in others.items()}}
-    if "untuned" in against:
-        tell("compiling", CONTESTANTS["untuned"])
-        files["untuned"] = (await compile_only(work, tuned=False)).blob
-    async with work.stage("bench", Role.MEASURER):
-        report = await compare(work, files, against, seconds)
+    with ExitStack() as ends:
+        if compiled:
+            ours, tasks = _stored(work, compiled, ends), used_shares(await choices(work, imported.tasks))
+        else:
+            tell("compiling", CONTESTANTS["tunery"])
+            made = await compile_only(work, ends)
+            ours, tasks = made.blob, made.report.tasks
+        files = {"tunery": ours, **{label: _stored(work, path, ends) for label, path in others.items()}}
+        if "untuned" in against:
+            tell("compiling", CONTESTANTS["untuned"])
+            files["untuned"] = (await compile_only(work, ends, tuned=False)).blob
+        async with work.stage("bench", Role.MEASURER):
+            report = await compare(work, files, against, seconds)
     return with_tasks(report, tasks)
 
 
-def _stored(work: Work, path: Path) -> str:
+def _stored(work: Work, path: Path, ends: ExitStack) -> str:
+    """Return the blob of a file, which is there until `ends`."""
     try:
-        return work.runtime.blobs.put(path, temporary=True)
+        blob = work.runtime.blobs.put(path, temporary=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}; write it with `tunery compile`") from error
+    work.runtime.hold(blob)
+    ends.callback(work.runtime.release, blob)
+    return blob
 
 
 def used_shares(known: Sequence[KnownTask]) -> tuple[TaskShare, ...]:

@@ -99,15 +99,15 @@ async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: P
     bindings = [one.shapes for one in request.each_shape]
     outputs = [list(network.outputs) for network in networks]
     async with work.stage("prepare", Role.PREPARER) as grant:
-        network: Network = await work.runtime.call(
+        network: Network = await work.runtime.make(
             grant.worker, "load_free", request.model, bindings, outputs, request.trust, deadline_s=IMPORT_DEADLINE_S
         )
     try:
         async with work.stage("compile", Role.IMPORTER) as grant:
-            kept = await work.runtime.call(grant.worker, "keep", network, target, "", deadline_s=IMPORT_DEADLINE_S)
+            kept = await work.runtime.make(grant.worker, "keep", network, target, "", deadline_s=IMPORT_DEADLINE_S)
     finally:
-        work.runtime.blobs.release(network.blob)
-    work.runtime.blobs.take(kept.blob, scratch / "free")
+        work.runtime.release(network.blob)
+    work.runtime.take(kept.blob, scratch / "free")
     with open_archive(alike) as archive:
         origin = {**archive.manifest["origin"], "rungs": {}, "elsewhere": len(kept.elsewhere), "verified": None}
     extend_manifest(scratch / "free", {"origin": origin})

@@ -97,8 +97,8 @@ class Importer(Preparer):
         compiler = NetworkCompiler.of(self._dialect)
         with self._blobs.scratch() as directory:
             compiled = compiler.compile(self._here(network), target, chosen, directory / "network", built)
+            size_bytes = (directory / "network").stat().st_size
             blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
-        size_bytes = self._blobs.get(blob).stat().st_size
         return CompiledBlob(blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere)
 
     def differing(self, network: Network, target: Target, seed: int) -> dict[str, str]:
@@ -115,8 +115,8 @@ class Importer(Preparer):
         compiler = NetworkCompiler.of(get_dialect(ONNX_RUNTIME))
         with self._blobs.scratch() as directory:
             compiled = compiler.compile(self._here(network), target, {}, directory / "network")
+            size_bytes = (directory / "network").stat().st_size
             blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
-        size_bytes = self._blobs.get(blob).stat().st_size
         return CompiledBlob(blob, size_bytes, {}, {}, dict.fromkeys(compiled.elsewhere, reason))
 
     def _here(self, network: Network) -> Network:
