@@ -53,6 +53,8 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
     ("GroupNormalization", 21, FAR - 290, [np.ones(6, np.float32), far(6)], 1, {"num_groups": 1}),
     ("GroupNormalization", 21, FAR[:, :, 0] - 290, [far(6), far(6)], 1, {"num_groups": 2}),
     ("GroupNormalization", 21, FAR[..., None] - 290, [far(6), far(6)], 1, {"num_groups": 2}),
+    ("GroupNormalization", 21, FAR[..., None, None] - 290, [far(6), far(6)], 1, {"num_groups": 2}),
+    ("GroupNormalization", 21, FAR[:, :, 0, 0] - 300, [far(6), far(6)], 1, {"num_groups": 2}),
     ("InstanceNormalization", 6, FAR - 290, [far(6), far(6)], 1, {}),
     ("InstanceNormalization", 6, FAR[..., 0], [far(6), np.zeros(6, np.float32)], 1, {"epsilon": 1e-3}),
     ("RMSNormalization", 23, FAR, [np.ones(FAR.shape, np.float32)], 1, {"axis": 0}),

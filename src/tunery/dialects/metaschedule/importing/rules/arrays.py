@@ -314,7 +314,7 @@ def extreme_of_truths(*, largest: bool) -> Convert:
 
 def reshaped_back(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Return what had the wanted shape before; None of any other reshape."""
-    x, wanted = inputs
+    x, wanted = (*inputs, None)[:2]  # before opset 5 the shape is an attribute
     before = reshaped_of(builder, x)
     if before is None or not isinstance(wanted, tvm.ir.GenericConst) or attributes.get("allowzero", 0):
         return None

@@ -1,5 +1,6 @@
 """Normalisations."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tunery.dialects.metaschedule.importing.rules.common import (
 from tunery.dialects.metaschedule.importing.rules.convolutions import ROW
 
 _ONE_AXIS = 3
+_CONVOLVED = (4, 5)
 
 
 def layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -98,11 +100,14 @@ def instance_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -
 def _by_groups(builder: Any, x: Any, count: int, affine: tuple[Any, Any], attributes: dict[str, Any]) -> Any:
     """Normalise groups of channels, then scale and shift; of one axis as of two, which have layouts.
 
-    Nothing of the array's size is reshaped: means are taken channel by channel, and then of the channels of a group.
+    Of up to three axes nothing of the array's size is reshaped: means are taken channel by channel, and then of the
+    channels of a group.
     """
     run, whole, kind = emitter(builder), shape_of(x, "its input"), dtype_of(x)
     if len(whole) == _ONE_AXIS:
         x = run(relax.op.expand_dims(x, ROW))
+    elif len(whole) not in _CONVOLVED:
+        x = run(relax.op.reshape(x, [*whole[:2], 1, math.prod(whole[2:])]))
     shape = shape_of(x, "its input")
     channels, rank = shape[1], len(shape)
     each = channels // count
@@ -132,7 +137,9 @@ def _by_groups(builder: Any, x: Any, count: int, affine: tuple[Any, Any], attrib
         if shape_of(value, "its scale") != [channels]:
             by_place = run(relax.op.broadcast_to(run(relax.op.reshape(value, [count, 1])), [count, each]))
         normal = run(operator(normal, run(relax.op.reshape(by_place, [1, channels, *[1] * (rank - 2)]))))
-    return normal if rank == len(whole) else relax.op.squeeze(normal, [ROW])
+    if len(whole) == _ONE_AXIS:
+        return relax.op.squeeze(normal, [ROW])
+    return normal if rank == len(whole) else relax.op.reshape(normal, whole)
 
 
 def _members(count: int, each: int) -> Any:
