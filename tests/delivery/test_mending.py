@@ -98,7 +98,7 @@ def test_the_node_at_fault_is_stored_and_no_other(faulty: str, monkeypatch: pyte
 
 def test_no_node_is_blamed_for_what_does_not_happen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     linker = Linker("")
-    assert found(linker, monkeypatch) is WRONG
+    assert not found(linker, monkeypatch).wrong
     assert not linker.stored
 
 

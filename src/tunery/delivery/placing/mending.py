@@ -21,22 +21,24 @@ async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Ex
 
     First each operator is tried on what ONNX Runtime gives it. If all are right so, it is the compiler's work on
     several of them: then the first node is looked for up to which the network must be left to ONNX Runtime. What helps
-    is stored, so that nobody tunes these operators.
+    is stored, so that nobody tunes these operators. What was an accident is right the second time.
     """
-    imported, began = await linker.work.model(), time.monotonic()
+    imported, began, tried = await linker.work.model(), time.monotonic(), made
     for _ in range(_ROUNDS):
         try:
             found = await _differing(linker, imported) or await _first_fault(linker, imported, theirs, began)
-            if not found:
+            if found is None:
                 break
-            imported = await linker.placed(imported, {**imported.elsewhere, **found})
-            again = await linker.compile(imported)
-            verdict = await judge(linker.work, again, theirs)
+            if found:
+                imported = await linker.placed(imported, {**imported.elsewhere, **found})
+                tried = await linker.compile(imported)
+            verdict = await judge(linker.work, tried, theirs)
         except (DialectError, EngineError):
             break
         if not verdict.wrong:
-            await linker.work.settle(imported)
-            return again, verdict
+            if tried is not made:
+                await linker.work.settle(imported)
+            return tried, verdict
     return made, judged
 
 
@@ -52,10 +54,12 @@ async def _differing(linker: Linker, imported: ImportedModel) -> Mapping[str, st
     return found
 
 
-async def _first_fault(linker: Linker, imported: ImportedModel, theirs: Expected, began: float) -> Mapping[str, str]:
+async def _first_fault(
+    linker: Linker, imported: ImportedModel, theirs: Expected, began: float
+) -> Mapping[str, str] | None:
     """Return the first node that makes the network wrong if all after it run in ONNX Runtime, and all before it do not.
 
-    Found by halves, each half compiled. None if it is right with all of them: what made it fail was no node.
+    Found by halves, each half compiled. Nothing if it is right with all of them; None if no node is found.
     """
     nodes = await linker.nodes(imported.network)
     native = [node.label for node in nodes if node.label not in imported.elsewhere]
@@ -69,12 +73,14 @@ async def _first_fault(linker: Linker, imported: ImportedModel, theirs: Expected
     right, wrong = 0, len(native)  # with so many of the first nodes compiled it is right, or wrong
     while wrong - right > 1:
         if time.monotonic() - began > _LONGEST_S:
-            return {}
+            return None
         count = (right + wrong) // 2
         if await is_right_with(count):
             right = count
         else:
             wrong = count
-    if not native or (wrong == len(native) and await is_right_with(wrong)):
+    if not native:
+        return None
+    if wrong == len(native) and await is_right_with(wrong):
         return {}
     return {native[right]: _AT_FAULT}
