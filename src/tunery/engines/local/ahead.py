@@ -17,7 +17,7 @@ def start(environment: Environment) -> None:
     if environment.key in _waiting:
         return
     if not _waiting:
-        atexit.register(_end)
+        atexit.register(end)
     _waiting[environment.key] = Nursery(environment, tempfile.TemporaryFile())  # noqa: SIM115 - it closes it
 
 
@@ -30,7 +30,8 @@ def take(environment: Environment) -> Nursery | None:
     return None
 
 
-def _end() -> None:
+def end() -> None:
+    """End those that no engine has taken over."""
     while _waiting:
         nursery = _waiting.popitem()[1]
         nursery.kill()
