@@ -14,7 +14,7 @@ import pytest
 from inline_engine import run_workers_here
 from job_tools import request_in
 
-from tunery._errors import StoreError, TargetError
+from tunery._errors import StoreError, TargetError, TuneryError
 from tunery.blobs import FakeBlobs
 from tunery.domain import Network, Target, Task, Workload
 from tunery.engines import Role
@@ -26,6 +26,7 @@ from tunery.runtime.runtime import Reservation
 from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import extract
 from tunery.store import AsyncStore, Store, open_store
+from tunery.tuning.work import Work
 
 
 @pytest.mark.jobs
@@ -131,6 +132,37 @@ def test_a_prepared_file_that_a_job_holds_stays(tmp_path: Path, monkeypatch: pyt
             assert runtime.blobs.has(network.blob)
             runtime.release(network.blob)
             assert not runtime.blobs.has(network.blob)
+
+    asyncio.run(main())
+
+
+def test_an_import_that_fails_holds_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_workers_here(monkeypatch)
+    request = request_in(tmp_path, "zoo:mlp-mnist")  # the fake dialect takes only networks of its own
+
+    async def main() -> None:
+        with (
+            open_store(request.store) as opened,
+            AsyncStore(opened) as store,
+            open_runtime(RuntimeSpec("fake")) as runtime,
+        ):
+            runtime.submit("job")
+            held_now: Counter[str] = Counter()
+            hold, release = runtime.hold, runtime.release
+
+            def counted(blob: str) -> bool:
+                held_now[blob] += 1
+                return hold(blob)
+
+            def uncounted(blob: str) -> None:
+                held_now[blob] -= 1
+                release(blob)
+
+            monkeypatch.setattr(runtime, "hold", counted)
+            monkeypatch.setattr(runtime, "release", uncounted)
+            with pytest.raises(TuneryError):
+                await Work(runtime, store, request, "job").model()
+            assert list(held_now.values()) == [0]
 
     asyncio.run(main())
 

@@ -95,8 +95,14 @@ class Work:
             return self.imported
         used = [] if used is None else used
         each = [replace(self, request=one) for one in self.request.each_shape]
-        parts = [await one._read(begun, prepared, extracting, used) for one in each]
-        self.imported = together(parts) if self.request.more_shapes else parts[0]
+        blobs: list[str] = []
+        try:
+            parts = [await one._read(begun, prepared, extracting, used, blobs) for one in each]
+            self.imported = together(parts) if self.request.more_shapes else parts[0]
+        except BaseException:
+            for blob in blobs:
+                self.runtime.release(blob)
+            raise
         await self._pay("import", Reservation("", self.imported.core_s, self.imported.wall_s))
         return self.imported
 
@@ -106,8 +112,9 @@ class Work:
         prepared: Callable[[Network], None],
         extracting: Callable[[Target, str], None],
         used: list[Reservation],
+        blobs: list[str],
     ) -> ImportedModel:
-        """Do as `model` for one binding of shapes."""
+        """Do as `model` for one binding of shapes; `blobs` gets what is held since."""
         unsure = {"model", "target"}
         stamp, mine = stamp_of(self.request.model), len(used)
 
@@ -118,7 +125,7 @@ class Work:
 
         try:
             # The model is read while the compiler, which takes the longer, is still being imported.
-            network, (target, compiler) = await both(self._load(meant, used), self._resolve(meant, used))
+            network, (target, compiler) = await both(self._load(meant, used, blobs), self._resolve(meant, used))
             prepared(network)
             key = (network.digest, target.key, extractor(target.dialect, compiler))
             tasks, elsewhere = await self.store.read(lambda store: (store.load_tasks(*key), store.load_elsewhere(*key)))
@@ -153,7 +160,7 @@ class Work:
         finally:
             self.runtime.claim(grant.core_s if grant else 0.0)
 
-    async def _load(self, meant: Callable[[str], None], used: list[Reservation]) -> Network:
+    async def _load(self, meant: Callable[[str], None], used: list[Reservation], blobs: list[str]) -> Network:
         request, runtime = self.request, self.runtime
         async with self._held("prepare", Role.PREPARER, used) as grant:
             await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
@@ -162,7 +169,9 @@ class Work:
                 runtime.call, grant.worker, "load", request.model, request.shapes, request.trust,
                 deadline_s=IMPORT_DEADLINE_S, tries=3,
             )  # fmt: skip
-            return await held(load, runtime.hold, runtime.release)
+            network = await held(load, runtime.hold, runtime.release)
+            blobs += network.blobs
+            return network
 
     async def _resolve(self, meant: Callable[[str], None], used: list[Reservation]) -> tuple[Target, str]:
         runtime = self.runtime
