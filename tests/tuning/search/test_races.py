@@ -21,6 +21,7 @@ from tunery.domain import (
     Workload,
 )
 from tunery.runtime.runtime import Reservation
+from tunery.tuning.context import Context
 from tunery.tuning.pipeline import BuiltCandidate
 from tunery.tuning.search import races
 from tunery.tuning.search.races import Races
@@ -39,9 +40,10 @@ class Board:
         self.best_s = 1.0
         self.recorded: list[tuple[str, Measurement]] = []
         pools = SimpleNamespace(slots=((0,), (1,)))
-        runtime = SimpleNamespace(pools=pools, calibration=TWO, foreign=None, discard=lambda _: None)
-        account = SimpleNamespace(take_back=lambda _: None)
-        self.context: Any = SimpleNamespace(runtime=runtime, seed=0, job_id="job", account=account)
+        runtime: Any = SimpleNamespace(pools=pools, calibration=TWO, foreign=None, discard=lambda _: None)
+        account: Any = SimpleNamespace(take_back=lambda _: None)
+        none: Any = None
+        self.context = Context("job", runtime, none, none, 0, account, none)
 
     def fastest_s(self) -> float | None:
         return self.best_s
