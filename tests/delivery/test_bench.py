@@ -15,11 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 import tunery
 from tunery._errors import CrashError, UsageError, WorkError
 from tunery.blobs.directory import DirectoryBlobs
+from tunery.delivery.comparing import contestants
 from tunery.delivery.comparing.bench import used_shares
 from tunery.delivery.comparing.compare import Output, checked_error
-from tunery.delivery.comparing.contestants import OnnxRuntimeContestant
+from tunery.delivery.comparing.contestants import Contestant, OnnxRuntimeContestant
 from tunery.delivery.ladder import KnownTask
-from tunery.dialects import get_dialect
+from tunery.dialects import Array, get_dialect
 from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import BenchReport, Progress, Request
 from tunery.engines import WorkerSpec
@@ -378,3 +379,35 @@ def test_products_of_4_bit_weights_round_their_data_where_they_quantise_it(tmp_p
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "n")
     [rounding] = OnnxRuntimeContestant(blobs.put(tmp_path / "n"), 1, [x], 17, blobs).rounding()
     assert rounding > 1e-4 if level else rounding < 1e-5
+
+
+class Warming(Contestant):
+    """What takes 20 ms a run for its first 40 ms after a pause, then 10 ms, by a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__([], 0)
+        self.now_s = self._warm_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def perf_counter_ns(self) -> int:
+        return round(1e9 * self.now_s)
+
+    process_time_ns = perf_counter_ns
+
+    def _run(self) -> list[Array]:
+        taken_s = 0.02 if self._warm_s < 0.04 else 0.01
+        self._warm_s += taken_s
+        self.now_s += taken_s
+        return []
+
+
+def test_runs_that_warm_up_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    contestant = Warming()
+    monkeypatch.setattr(contestants, "time", contestant)
+    taken = contestant.samples(0.1, 1)
+    assert taken == pytest.approx([0.01] * len(taken))
+    assert len(taken) >= 4
+    assert contestant.now_s == pytest.approx(0.1, abs=0.02)
+    assert len(contestant.samples(0.001, 3)) == 3

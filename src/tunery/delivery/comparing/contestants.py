@@ -22,7 +22,7 @@ from tunery.dialects import Array, labels
 from tunery.domain import BlobDigest, TensorSpec
 from tunery.measuring.inputs import make_inputs
 
-_KERNEL, _PROFILED = "_kernel_time", 5
+_KERNEL, _PROFILED, _WARM_S = "_kernel_time", 5, 0.05
 _BESIDE = "session.model_external_initializers_file_folder_path"
 _RANDOM = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout")
 _QUANTISES = (b"QuantizeLinear", b"DequantizeLinear", b"QLinear", b"MatMulInteger", b"ConvInteger", b"MatMulNBits")
@@ -44,14 +44,19 @@ class Contestant(ABC):
         return [(str(a.dtype), tuple(a.shape), np.ascontiguousarray(a).tobytes()) for a in self._run()]
 
     def samples(self, seconds: float, least: int, cpu: bool = False) -> list[float]:
-        """Run for about `seconds`, at least `least` times, and return the seconds of each run but the first.
+        """Run for about `seconds`, and return the seconds of each run after those that warm up, at least of `least`.
 
-        With `cpu` they are those of this process's threads.
+        With `cpu` they are those of this process's threads. After another contestant's turn, kernels of several threads
+        take up to a quarter longer for some 50 ms.
         """
+        warm_s = min(_WARM_S, seconds / 2)
+        end = time.perf_counter() + warm_s
         self._run()
+        while time.perf_counter() < end:
+            self._run()
         taken: list[float] = []
         clock = time.process_time_ns if cpu else time.perf_counter_ns
-        end = time.perf_counter() + seconds
+        end = time.perf_counter() + seconds - warm_s
         while len(taken) < least or time.perf_counter() < end:
             start = clock()
             self._run()
