@@ -65,13 +65,13 @@ ARM_VECTORS = ("neon", "dotprod", "fullfp16")
 
 def lacking(needed: Iterable[object]) -> list[str]:
     """Return which of these instructions, in LLVM's names, this processor lacks; none of those that are not known."""
-    known = _more() | {_plain(name): has for name, has in __cpu_features__.items()}
+    known = _told_by_linux() | {_plain(name): has for name, has in __cpu_features__.items()}
     return sorted(str(one) for one in needed if known.get(_plain(_OTHERWISE.get(str(one), str(one)))) is False)
 
 
 @cache
-def _more() -> dict[str, bool]:
-    """Return which instructions this processor has of those that NumPy does not know; without those nobody tells of."""
+def _told_by_linux() -> dict[str, bool]:
+    """Return whether this processor has each instruction that NumPy does not know and Linux tells of."""
     known = dict.fromkeys((*_X86, *_ARM_BITS), False)
     if platform.machine() == "aarch64":
         getauxval = ctypes.CDLL(None).getauxval

@@ -44,10 +44,10 @@ class Contestant(ABC):
         return [(str(a.dtype), tuple(a.shape), np.ascontiguousarray(a).tobytes()) for a in self._run()]
 
     def samples(self, seconds: float, least: int, cpu: bool = False) -> list[float]:
-        """Run for about `seconds`, and return the seconds of each run after those that warm up, at least of `least`.
+        """Run for about `seconds`, and return what each run took, in seconds; there are at least `least`.
 
-        With `cpu` they are those of this process's threads. After another contestant's turn, kernels of several threads
-        take up to a quarter longer for some 50 ms.
+        The runs of the first 50 ms do not count: after another contestant's turn, kernels of several threads take up to
+        a quarter longer. With `cpu`, a run's time is the CPU time of this process's threads.
         """
         warm_s = min(_WARM_S, seconds / 2)
         end = time.perf_counter() + warm_s

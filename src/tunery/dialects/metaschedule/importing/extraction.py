@@ -22,6 +22,9 @@ _KINDS = (
     ("strided_slice", "layout"),
 )  # fmt: skip
 
+_TOO_LARGE = "exceeds range of int32"
+"""What TVM says of an array with more elements than it counts."""
+
 
 def tasks_of(lowered: Lowered, target: Target) -> list[Task]:
     """Return the unique tasks with their weights, heaviest work first; functions never called are left out.
@@ -62,7 +65,11 @@ def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | No
     )
     try:
         tunable = open_space(module, tvm_target(target)).tunable
-    except (DialectError, ValueError):  # the latter of an array that is larger than TVM counts
+    except DialectError:
+        tunable = False
+    except ValueError as error:
+        if _TOO_LARGE not in str(error):
+            raise
         tunable = False
     return Task(workload, target, weight, tunable)
 
