@@ -33,13 +33,13 @@ from rich.table import Table
 
 from tunery.blobs import DirectoryBlobs
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.engines import AgentEngine, Engine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.ray.engine import RayEngine
 from tunery.runtime.hosts.workers import MEASURER
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 DEADLINE_S = 120.0
-PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
+PROBE = WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")
 
 
 def agent(directory: Path) -> str:

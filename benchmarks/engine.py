@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from tunery.dialects import get_dialect
 from tunery.domain import Environment
-from tunery.engines import Engine, InlineEngine, LocalEngine, Role, WorkerSpec
+from tunery.engines import Engine, LocalEngine, Role, WorkerSpec
+from tunery.testing.inline_engine import InlineEngine
 
-PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
+PROBE = WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")
 
 
 def spread_ms(action: Callable[[], object], times: int) -> dict[str, float]:

@@ -32,13 +32,13 @@ from tunery._errors import TuneryError
 from tunery.devices import open_device
 from tunery.dialects.configurations.search import ConfigurationSearch
 from tunery.dialects.configurations.space import ConfigurationSpace
-from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.dialects.kernels.kernel_tuner import Result, cache_of, read_results
 from tunery.domain import Candidate, canonical_json
 from tunery.reports.format import as_text, new_table
+from tunery.testing.dialect_contract import DialectContract
 
 STRATEGIES = (
     "pyatf:differential_evolution", "genetic_algorithm", "simulated_annealing", "diff_evo", "hybrid_vndx",

@@ -52,12 +52,12 @@ def main() -> None:
 
 def trials(file: str, count: int) -> dict[str, float]:
     """Return what a trial takes in the mean, in ms, and how many processes it starts."""
-    from tunery.blobs import FakeBlobs
     from tunery.devices import open_device
     from tunery.dialects import store_built
     from tunery.dialects.kernels import KernelsDialect
     from tunery.dialects.kernels.process import KernelProcess
     from tunery.measuring.service import Measurer
+    from tunery.testing.fake_blobs import FakeBlobs
 
     spent = dict.fromkeys(PARTS, 0.0)
     _counted(KernelProcess, "__init__", spent, "start")

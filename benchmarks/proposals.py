@@ -45,13 +45,13 @@ from rows import Kept, Row
 from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
-from tunery.blobs import FakeBlobs
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import Observation, get_dialect, store_built
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
 from tunery.measuring.service import Measurer
+from tunery.testing.fake_blobs import FakeBlobs
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
 """The model that ships was trained on none of them."""

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from mock_jobs import recorded_unit_s
+
 from tunery.domain import Budget
 from tunery.domain.request import Request
 from tunery.runtime import opening
 from tunery.runtime.runtime import Runtime
-from tunery.scheduling.mock import recorded_unit_s
 from tunery.service.session import tune
 
 KINDS = ("propose", "build", "measure")

@@ -164,12 +164,12 @@ def retime(work: Path, trials: int) -> None:
     del trials
     task = read_task(work)
     os.environ["TVM_NUM_THREADS"] = str(task.target.threads)
-    from tunery.blobs import FakeBlobs
     from tunery.dialects import Codegen, get_dialect, store_built
     from tunery.dialects.metaschedule._tvm import meta_schedule
     from tunery.dialects.metaschedule.variants.program import program_key, replay, space_of, trace_body
     from tunery.measuring.service import Measurer
     from tunery.store import open_store
+    from tunery.testing.fake_blobs import FakeBlobs
 
     dialect, space = get_dialect("metaschedule"), space_of(task)
     assert isinstance(dialect, Codegen)

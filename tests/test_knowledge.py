@@ -24,12 +24,12 @@ ROOMS = {
     COMPILER: ("dialects/metaschedule/", "dialects/iree/"),
     PROCESSOR: ("dialects/metaschedule/", "devices/cpu/", "_processor.py"),
     SYSTEM: ("devices/cpu/", "engines/local/"),  # a local engine starts, places and ends processes of this system
-    SCRIPTED: ("dialects/fake/",),
+    SCRIPTED: ("testing/",),
 }
 # Imports of a plug-in by its name: others find it by its entry point.
 PLUGINS = {
     "dialects/metaschedule/": "tunery.dialects.metaschedule",
-    "dialects/fake/": "tunery.dialects.fake",
+    "testing/": "tunery.testing",
     "dialects/iree/": "tunery.dialects.iree",
     "dialects/kernels/": "tunery.dialects.kernels",
 }
@@ -38,7 +38,7 @@ EXCEPTIONS = {
     ("_extras.py", "tvm"): "the extra that brings the compiler goes by this name, and so does what it brings",
     ("_sandbox.py", "/proc /sys"): "a sandbox is made of this system's namespaces",
     ("store/database/lease.py", "/proc /sys"): "who holds a lease: this start of this machine, these process numbers",
-    ("engines/contract.py", "sched_getaffinity"): "places a worker of any engine on a core that there is",
+    ("testing/engine_contract.py", "sched_getaffinity"): "places a worker of any engine on a core that there is",
     ("_processor.py", "sched_getaffinity"): "the threads of a network that is loaded by itself",
     ("_processor.py", "/proc"): "the instructions that such a network needs",
     ("dialects/metaschedule/search/limits.py", "/sys"): "a thread's share of a cache decides what is worth a build",
@@ -101,7 +101,7 @@ def test_words_are_seen() -> None:
     assert words_of("/proc/self/statm") == {"/proc"}
     assert words_of("AVX512") == words_of("avx2") == {"avx"}
     assert words_of("fake:net?tasks=3") == {"fake:"}
-    assert words_of("relaxed") == words_of("tunery.devices.fake:FakeDevice") == words_of("/process") == set()
+    assert words_of("relaxed") == words_of("tunery.testing.fake_device:FakeDevice") == words_of("/process") == set()
 
 
 def test_knowledge_stays_in_its_room() -> None:

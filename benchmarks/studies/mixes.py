@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import mean, median
 
-from tunery.scheduling.mock import Mix, UnitSeconds, gpu_mix
-from tunery.scheduling.simulator import GanttRow, SimulationResult, simulate
+from mock_jobs import Mix, UnitSeconds, gpu_mix
+from simulator import GanttRow, SimulationResult, simulate
+
 from tunery.scheduling.strategies import STRATEGIES
 
 MakeMix = Callable[[int, Sequence[UnitSeconds]], Mix]

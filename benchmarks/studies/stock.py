@@ -29,12 +29,12 @@ from studies.stock_sides import (
 )
 from tunery._errors import WorkError
 from tunery._settings import cache_directory
-from tunery.blobs import FakeBlobs
 from tunery.devices import open_device
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.reports.format import as_text, milliseconds, new_table
 from tunery.runtime.preparing import Preparer
 from tunery.service.session import bench
+from tunery.testing.fake_blobs import FakeBlobs
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS, QUICK_TRIALS, QUICK_S = ("zoo:mlp-mnist",), 8, 20.0

@@ -136,21 +136,13 @@ class Archive:
         return digests["sha256"] in {None, found}
 
     def extract(self, name: str, path: Path, told: Mapping[str, Any] | None = None) -> None:
-        """Write a member to a new file; `told` as for `open`.
-
-        Raises:
-            ArchiveError: it is not what the manifest says.
-        """
+        """Write a member to a new file; `told` as for `open`."""
         with self.open(name, told) as source, path.open("xb") as file:
             while chunk := source.read(_CHUNK):
                 file.write(chunk)
 
     def read(self, name: str) -> bytes:
-        """Return a member's bytes.
-
-        Raises:
-            ArchiveError: it is not what the manifest says.
-        """
+        """Return a member's bytes."""
         with self.open(name) as source:
             return b"".join(iter(lambda: source.read(_CHUNK), b""))
 
@@ -159,9 +151,6 @@ class Archive:
         """Yield a member's bytes to be read to their end, at which they are compared with the manifest.
 
         `told` is what the manifest says of it, where that is elsewhere: its `sha256`, or only its `crc`.
-
-        Raises:
-            ArchiveError: they are not what the manifest says, or were not read to their end.
         """
         info, told = self._info(name), self.told(name) if told is None else told
         if info is None or info.compress_type != zipfile.ZIP_STORED or not _fits(info, told):
@@ -176,10 +165,6 @@ class Archive:
         """Return a member's bytes where the file lies in memory, whose pages processes share that only read them.
 
         They are compared with the manifest first, and are right while nobody writes to the file: `publish` replaces it.
-
-        Raises:
-            ArchiveError: they are not what the manifest says.
-            OSError: the file cannot be mapped.
         """
         info, told = self._info(name), self.told(name)
         if info is None or info.compress_type != zipfile.ZIP_STORED or "sha256" not in told or not _fits(info, told):
@@ -202,7 +187,6 @@ class Archive:
         return found
 
     def _name(self, name: str) -> str:
-        """Return the archive's name of a member of the target."""
         names = self.manifest.get(FILES)
         found = names.get(name, name) if isinstance(names, dict) else name
         return found if isinstance(found, str) else name
@@ -225,20 +209,12 @@ class Archive:
 
 
 def _targets_in(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the manifests of a file's targets, those that need the most instructions first.
-
-    Raises:
-        ArchiveError: there is none, or there are too many.
-    """
+    """Return the manifests of a file's targets, those that need the most instructions first."""
     return sorted(_parts_in(whole, TARGETS, MOST_TARGETS), key=lambda one: -len(_needed(one)))
 
 
 def _parts_in(whole: Mapping[str, Any], kind: str, most: int) -> list[dict[str, Any]]:
-    """Return the manifests in a list of a file's, with what is said of all of them.
-
-    Raises:
-        ArchiveError: there is none, or there are too many.
-    """
+    """Return the manifests in a list of a file's, with what is said of all of them."""
     told = whole[kind]
     if not isinstance(told, list) or not 0 < len(told) <= most or not all(isinstance(one, dict) for one in told):
         raise ArchiveError(f"its {kind} are none, or too many")
@@ -286,10 +262,6 @@ def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
     """Open a compiled network; with a `digest`, only if it is its manifest's.
 
     Behind the digest may be which of a file's shapes and targets is opened (`part_of`).
-
-    Raises:
-        OSError: there is no such file, or it cannot be read.
-        ArchiveError: it is no compiled network, a damaged one, or another than that of the digest.
     """
     digest, shape, target = (*digest.split(":"), "", "")[:3]
     with _Bounded(path) as file:
@@ -307,16 +279,11 @@ def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
 
 
 def part_of(digest: str, shape: int, target: int | None = None) -> str:
-    """Return what `open_archive` takes for a file's digest to open one of its shapes, and of its targets one."""
     return f"{digest}:{shape}" if target is None else f"{digest}:{shape}:{target}"
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in `data`, which is bounded.
-
-    Raises:
-        ArchiveError: there is no object in it, it is nested too deeply, or it has numbers that JSON does not know.
-    """
+    """Return the JSON object in `data`, which is bounded."""
     try:
         found = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -343,7 +310,6 @@ class ArchiveWriter:
         return self._file.sha256.hexdigest()
 
     def add(self, name: str, source: Path) -> None:
-        """Copy a file into the archive."""
         with source.open("rb") as file, self.member(name) as writer:
             while chunk := file.read(_CHUNK):
                 writer.write(chunk)
@@ -352,9 +318,6 @@ class ArchiveWriter:
         """Copy a member of another archive; return its name here.
 
         With `as_name` it gets that name, unless a member here has the same bytes, whose name is returned.
-
-        Raises:
-            ArchiveError: it is not what that archive's manifest says.
         """
         with archive.open(name) as file:
             told = archive.told(name)
@@ -391,7 +354,6 @@ def _manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _padding(end: int) -> bytes:
-    """Return an extra field for a zip header that would end at `end`, so that it ends where a page does."""
     size = -(end + 4) % _PAGE
     return struct.pack("<HH", _PADDING_FIELD, size) + bytes(size)
 
@@ -404,7 +366,6 @@ class _HashedBeside:
         self.sha256 = hashlib.sha256()
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write bytes, or a view of bytes."""
         if len(data) < _BESIDE:
             self.sha256.update(data)
             return self._file.write(data)
@@ -439,9 +400,6 @@ def new_archive(path: Path) -> Iterator[ArchiveWriter]:
     """Yield a writer of a file; nothing is left of it if the block fails. It has no dates: same content, same file.
 
     It is written from its begin to its end, so that its digest is known with its last byte.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     with ThreadPoolExecutor(2) as pool, path.open("wb") as file:
         hashed = _HashedBeside(file, pool)
@@ -455,12 +413,7 @@ def new_archive(path: Path) -> Iterator[ArchiveWriter]:
 
 
 def extend_manifest(path: Path, facts: Mapping[str, Any]) -> None:
-    """Add `facts` to the manifest of a compiled network that is not signed; its other members stay where they are.
-
-    Raises:
-        ArchiveError: it is no compiled network, a damaged one, or signed.
-        OSError: the file cannot be written.
-    """
+    """Add `facts` to the manifest of a compiled network that is not signed; its other members stay where they are."""
     with open_archive(path) as source:
         manifest = {**parse(source.manifest_bytes), **facts}
         if source.signature is not None:
@@ -475,7 +428,6 @@ def extend_manifest(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def add_signature(path: Path, signature: bytes) -> None:
-    """Add a signature of its manifest to a compiled network that has none."""
     with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:
         archive.writestr(_info(SIGNATURE), signature)
 

@@ -33,7 +33,6 @@ def environment_python(name: str) -> Path:
 
 
 def site_packages(name: str) -> Path:
-    """Return where the packages of a dialect's environment are."""
     return Path(sysconfig.get_path("purelib", "venv", {"base": str(environments_directory() / name)}))
 
 
@@ -54,22 +53,13 @@ def environment_fault(name: str, requirements: Sequence[str]) -> str:
 
 
 def check_environment(name: str, requirements: Sequence[str]) -> None:
-    """Check that a dialect that requires an environment of its own has it.
-
-    Raises:
-        UsageError: it has not, or one of other versions.
-    """
+    """Check that a dialect that requires an environment of its own has it."""
     if requirements and (fault := environment_fault(name, requirements)):
         raise UsageError(fault)
 
 
 def install_environment(name: str, requirements: Sequence[str]) -> Path:
-    """Make a dialect's environment anew, and return where it is.
-
-    Raises:
-        UsageError: its place cannot be written.
-        WorkError: a package cannot be installed.
-    """
+    """Make a dialect's environment anew, and return where it is."""
     with _held(name) as (place, lock):
         _clear(place)
         try:
@@ -89,11 +79,7 @@ def install_environment(name: str, requirements: Sequence[str]) -> Path:
 
 
 def remove_environment(name: str) -> bool:
-    """Remove a dialect's environment; return whether there was one.
-
-    Raises:
-        UsageError: it cannot be removed.
-    """
+    """Remove a dialect's environment; return whether there was one."""
     if not os.path.lexists(environments_directory() / name):
         return False
     with _held(name) as (place, _):
@@ -105,9 +91,6 @@ def _held(name: str) -> Iterator[tuple[Path, int]]:
     """Yield the place of a dialect's environment, which no other process makes or removes meanwhile, and its lock.
 
     A program that works on it has the lock as well, and goes on with it should this process be killed.
-
-    Raises:
-        UsageError: it cannot be written.
     """
     directory = environments_directory()
     try:
@@ -123,11 +106,7 @@ def _held(name: str) -> Iterator[tuple[Path, int]]:
 
 
 def _clear(place: Path) -> bool:
-    """Remove whatever is at an environment's place, of a link the link alone; return whether there was anything.
-
-    Raises:
-        UsageError: it cannot be removed.
-    """
+    """Remove whatever is at an environment's place, of a link the link alone; return whether there was anything."""
     try:
         if place.is_dir() and not place.is_symlink():
             (place / _STAMP).unlink(missing_ok=True)  # the first of it: from now on it may not be used

@@ -26,11 +26,7 @@ def missing_part(error: BaseException) -> str:
 
 @contextmanager
 def compiler_parts(what: str) -> Iterator[None]:
-    """Say in one sentence how to install what the block imports; `what` needs it.
-
-    Raises:
-        UsageError: a package that comes with the compiler is not installed.
-    """
+    """Say in one sentence how to install what the block imports; `what` needs it."""
     try:
         yield
     except ModuleNotFoundError as error:

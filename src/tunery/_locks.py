@@ -10,11 +10,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_lock(path: Path, *, create: bool = True) -> int:
-    """Return the descriptor of a lock file, which only its user can open; closing it lets go of its locks.
-
-    Raises:
-        OSError: it cannot be opened, or there is a link or something else than a file at `path`.
-    """
+    """Return the descriptor of a lock file, which only its user can open; closing it lets go of its locks."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags | os.O_CREAT * create, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -27,9 +23,6 @@ def own_directory(directory: Path) -> None:
     """Make a directory that only this user may enter; what is there must be ours, for what lies in it may be run.
 
     Root may use another user's: in a container that is how a directory of the host looks.
-
-    Raises:
-        OSError: it cannot be made, is another user's, or everybody can write it.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found, me = directory.stat(), os.geteuid()
@@ -40,11 +33,7 @@ def own_directory(directory: Path) -> None:
 
 
 def hold_directory(directory: Path) -> int:
-    """Return a descriptor that holds a directory of ours until it is closed, or this process ends, however it does.
-
-    Raises:
-        OSError: it is not there, or no directory.
-    """
+    """Return a descriptor that holds a directory of ours until it is closed, or this process ends, however it does."""
     descriptor = os.open(directory, _DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor

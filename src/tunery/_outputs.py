@@ -45,11 +45,7 @@ class Kind:
 
 
 def check_room(directory: Path) -> None:
-    """Check that a directory takes a file of 1 MiB; nothing is left there.
-
-    Raises:
-        OSError: it does not.
-    """
+    """Check that a directory takes a file of 1 MiB; nothing is left there."""
     with tempfile.TemporaryFile(dir=directory) as file:
         os.posix_fallocate(file.fileno(), 0, _ROOM)
 
@@ -58,9 +54,6 @@ def check_output(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: 
     """Check that `path` may be written, before the work whose result goes there.
 
     `inputs` are the files that the same command reads or writes otherwise: the model, the store.
-
-    Raises:
-        UsageError: the directory is missing or cannot be written, or what is at `path` must not be replaced.
     """
     try:
         if not path.parent.is_dir():
@@ -75,11 +68,7 @@ def check_output(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: 
 
 @contextmanager
 def whole_file(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: bool = False) -> Iterator[BinaryIO]:
-    """Yield a file to write the output to; it takes its place at `path` in one step, durably, if the block succeeds.
-
-    Raises:
-        UsageError: what is at `path` must not be replaced, or the file cannot be written; nothing has changed then.
-    """
+    """Yield a file to write the output to; it takes its place at `path` in one step, durably, if the block succeeds."""
     inputs = tuple(inputs)
     check_output(path, kind, inputs=inputs, force=force)
     with _translated(path), _part_of(path) as (part, file):
@@ -90,11 +79,7 @@ def whole_file(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: bo
 
 
 def publish(made: Path, path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: bool = False) -> None:
-    """Move a finished file to `path` in one step, durably. `made` may be gone then: it is copied only if it must be.
-
-    Raises:
-        UsageError: as `whole_file`.
-    """
+    """Move a finished file to `path` in one step, durably. `made` may be gone then: it is copied only if it must be."""
     inputs = tuple(inputs)
     check_output(path, kind, inputs=inputs, force=force)
     with _translated(path), _part_of(path) as (part, file):
@@ -147,7 +132,6 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 @contextmanager
 def _part_of(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Create a file beside `path`."""
     _sweep(path.parent)
     part = _beside(path)
     try:

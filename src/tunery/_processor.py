@@ -93,7 +93,6 @@ def usable_cores() -> int:
 
 
 def arm_name(facts: Mapping[str, Any]) -> str | None:
-    """Return what compilers call an ARM processor, by its device's facts; None where it is not known."""
     return _ARM.get((str(facts.get("vendor")), str(facts.get("model"))))
 
 

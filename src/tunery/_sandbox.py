@@ -51,7 +51,6 @@ def call_kept_to(call: "Callable[[], None]", readable: "Iterable[_Path]", writab
 
 
 def keep(thread: "ThreadPoolExecutor", readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:
-    """Keep an executor's only thread, and the threads and processes that it starts from now on, as `call_kept_to`."""
     libc, allowed = ctypes.CDLL(None, use_errno=True), (*_PROGRAMS, *readable)
     if (version := landlock_version()) > 0:
         thread.submit(_keep_to, libc, version, allowed, writable).result()

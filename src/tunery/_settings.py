@@ -36,11 +36,7 @@ def choose_engine(name: str) -> None:
 
 
 def settings() -> Settings:
-    """Read the settings anew: nothing keeps an old value.
-
-    Raises:
-        UsageError: a variable has a value that it cannot have, or a name that is nearly one of ours.
-    """
+    """Read the settings anew: nothing keeps an old value."""
     from pydantic import TypeAdapter, ValidationError  # not before: workers are started without
 
     names = {f"{PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
@@ -75,21 +71,15 @@ def models_directory() -> Path:
 
 
 def environments_directory() -> Path:
-    """Return where the virtual environments of dialects are."""
     return _data() / "environments"
 
 
 def hosts_file() -> Path:
-    """Return where the hosts are kept that this user has added."""
     return user_config_path("tunery") / "hosts.json"
 
 
 def socket_path(chosen: str = "") -> Path:
-    """Return where this user's service listens: `chosen`, TUNERY_SOCKET, or a place in the user's runtime directory.
-
-    Raises:
-        UsageError: the path is too long for a socket.
-    """
+    """Return where this user's service listens: `chosen`, TUNERY_SOCKET, or a place in the user's runtime directory."""
     runtime, named = os.environ.get("XDG_RUNTIME_DIR", ""), chosen or settings().socket
     path = Path(named) if named else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
     if len(os.fsencode(path.absolute())) > _LONGEST_SOCKET:

@@ -21,7 +21,6 @@ from job_tools import family, outcomes_of, records_in, request_in, wait_until
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import UsageError
-from tunery.blobs import FakeBlobs
 from tunery.delivery.files.bundling import bundle
 from tunery.delivery.files.combining import combine
 from tunery.delivery.files.loading import load_compiled
@@ -30,12 +29,13 @@ from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Budget, CheckState, DeviceDescription, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import AgentEngine, Engine, OnUsage
-from tunery.engines.contract import EngineContract
 from tunery.engines.remote.checking import check_host
 from tunery.engines.remote.registry import add_host
 from tunery.models import prepare, zoo
 from tunery.service.session import Session, tune
 from tunery.store import open_store
+from tunery.testing.engine_contract import EngineContract
+from tunery.testing.fake_blobs import FakeBlobs
 
 pytestmark = pytest.mark.timeout(900)
 PI, CPU, COMPILER = "pi", "cortex-a72", "aarch64-linux-gnu-gcc"

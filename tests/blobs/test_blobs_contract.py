@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tunery.blobs import Blobs, DirectoryBlobs, FakeBlobs, open_blobs
-from tunery.blobs.contract import BlobsContract
+from tunery.blobs import Blobs, DirectoryBlobs, open_blobs
+from tunery.testing.blob_contract import BlobsContract
+from tunery.testing.fake_blobs import FakeBlobs
 
 
 class TestDirectoryBlobs(BlobsContract):

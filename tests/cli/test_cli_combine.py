@@ -6,7 +6,7 @@ import pytest
 from cli_tools import Run
 
 import tunery
-from tunery.dialects.fake import FakeDialect, fake_network
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 
 @pytest.mark.jobs

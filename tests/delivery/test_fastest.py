@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from tunery._errors import BlobError, CrashError
-from tunery.blobs.fake import FakeBlobs
 from tunery.delivery import fastest
 from tunery.delivery.comparing.compare import Contestants
 from tunery.delivery.fastest import Made, compile_fastest, time_files
@@ -21,6 +20,7 @@ from tunery.domain import HERE, Network
 from tunery.domain.request import CompileReport, Request
 from tunery.engines import WorkerSpec
 from tunery.reports.text import expected_lines
+from tunery.testing.fake_blobs import FakeBlobs
 from tunery.tuning.work import Work
 
 THEIRS = "OnnxRuntimeContestant"

@@ -11,9 +11,9 @@ import pytest
 
 import tunery
 from tunery._errors import TuneryError, UsageError
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain.request import Request
 from tunery.service.session import compile_model
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 ASSETS = Path(__file__).parent / "assets"
 

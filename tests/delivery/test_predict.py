@@ -11,20 +11,20 @@ import pytest
 from job_tools import records_in, register_model, request_in, run_in
 
 from tunery._errors import UsageError
-from tunery.blobs import FakeBlobs
 from tunery.costmodels import BoostedModel, registry
 from tunery.delivery import compile as compiling
 from tunery.delivery.comparing.compare import Expected
 from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.delivery.query import Answer
 from tunery.dialects import Suggestions
-from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import FillPolicy, Request
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service.session import Session, compile_model, extract, query
 from tunery.store import open_store
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.fake_dialect import FakeDialect
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 

@@ -11,10 +11,10 @@ import pytest
 
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.domain import Network
-from tunery.engines import InlineEngine
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import CompiledBlob
 from tunery.runtime.spec import RuntimeSpec
+from tunery.testing.inline_engine import InlineEngine
 
 CONTENT = b"compiled"
 NETWORK = Network("n", "n.onnx", "d", "n.onnx", (), (), 0)

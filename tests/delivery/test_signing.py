@@ -14,9 +14,9 @@ import pytest
 import tunery
 from tunery._errors import UsageError
 from tunery.delivery.files.signing import create_key, read_key, sign
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain.request import FillPolicy, Request
 from tunery.service.session import compile_model
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 
 def compiled(path: Path, tasks: int = 1) -> Path:

@@ -9,7 +9,8 @@ import numpy as np
 
 from tunery.devices import Load
 from tunery.devices._base import Fill
-from tunery.devices.fake import (
+from tunery.domain import DeviceDescription
+from tunery.testing.fake_device import (
     FakeConstantBuffers,
     FakeDevice,
     FakeForeignLoad,
@@ -17,7 +18,6 @@ from tunery.devices.fake import (
     FakeMeter,
     FakeWatch,
 )
-from tunery.domain import DeviceDescription
 
 
 class Renamed(FakeDevice):

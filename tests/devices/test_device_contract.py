@@ -20,10 +20,10 @@ from tunery.devices import (
     device_class,
     open_device,
 )
-from tunery.devices.contract import DeviceContract
 from tunery.devices.cpu import device as cpu_device
 from tunery.devices.cpu.device import CpuDevice
-from tunery.devices.fake import FakeDevice
+from tunery.testing.device_contract import DeviceContract
+from tunery.testing.fake_device import FakeDevice
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tunery.devices import here, open_device
-from tunery.devices.fake import FakeDevice
+from tunery.testing.fake_device import FakeDevice
 
 DRIVERS = """
 import os, sys, time
-from tunery.devices.fake import FakeDevice
+from tunery.testing.fake_device import FakeDevice
 
 class Crashes(FakeDevice):
     def describe(self):

@@ -13,7 +13,7 @@ import pytest
 from contract_mutants import Able, Base, Cold, Searching
 from contract_surface import CONTRACTS, surface
 
-from tunery.dialects.fake._compiled import FakeCompiledNetwork
+from tunery.testing.fake_dialect._compiled import FakeCompiledNetwork
 
 MADE_BY = {
     "Proposer": ("open", Searching),

@@ -11,11 +11,11 @@ import pytest
 from tunery._errors import DialectError, TargetError, UsageError
 from tunery.costmodels.columns import FeatureRows, Layout, fold
 from tunery.dialects import CrossCompiler, RecordWriter, Suggestions
-from tunery.dialects.contract import DialectContract
-from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
-from tunery.dialects.fake._compiled import FakeCompiledNetwork
-from tunery.dialects.fake._space import FEATURES, FakeSpace
 from tunery.domain import Check, CheckState, Environment, Origin, Outcome
+from tunery.testing.dialect_contract import DialectContract
+from tunery.testing.fake_dialect import FakeDialect, FakeKernel, FakeProposer, fake_network
+from tunery.testing.fake_dialect._compiled import FakeCompiledNetwork
+from tunery.testing.fake_dialect._space import FEATURES, FakeSpace
 
 NO_PARTS = MappingProxyType({})
 _numbers = itertools.count(1)

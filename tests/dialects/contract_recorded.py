@@ -15,7 +15,7 @@ from contract_mutants import Able, Base, Cold, Searching, TakesAPartForAnother
 from contract_surface import CONTRACTS, surface
 
 from tunery.dialects import CompiledNetwork, Kernel, Proposer
-from tunery.dialects.fake._compiled import FakeCompiledNetwork
+from tunery.testing.fake_dialect._compiled import FakeCompiledNetwork
 
 
 class Notes:

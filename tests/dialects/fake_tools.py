@@ -5,9 +5,9 @@ from pathlib import Path
 
 from tunery.devices import open_device
 from tunery.dialects import Array
-from tunery.dialects.contract import DialectContract
-from tunery.dialects.fake import FakeDialect, FakeKernel, fake_network
 from tunery.domain import Task
+from tunery.testing.dialect_contract import DialectContract
+from tunery.testing.fake_dialect import FakeDialect, FakeKernel, fake_network
 
 
 def tasks_of(options: str, threads: int = 1, spec: str = "native") -> list[Task]:

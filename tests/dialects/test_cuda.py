@@ -13,13 +13,13 @@ from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alo
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
 from tunery._sandbox import landlock_version
 from tunery.devices import Device, open_device
-from tunery.devices.contract import DeviceContract
-from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels.cuda import CudaDialect
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.domain import Network, Outcome, Target
 from tunery.measuring.verification import compare, expect
 from tunery.runtime.spec import RuntimeSpec
+from tunery.testing.device_contract import DeviceContract
+from tunery.testing.dialect_contract import DialectContract
 
 SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 

@@ -11,10 +11,10 @@ from fake_tools import inputs_of, kernel_of, right, tasks_of
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import open_device
 from tunery.dialects import Observation, get_dialect
-from tunery.dialects.contract import DialectContract
-from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Network, Outcome, Target, Task
+from tunery.testing.dialect_contract import DialectContract
+from tunery.testing.fake_dialect import FakeDialect, fake_network
+from tunery.testing.fake_dialect._space import FEATURES
 
 
 class TestFakeContract(DialectContract):

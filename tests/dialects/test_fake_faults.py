@@ -10,7 +10,7 @@ import pytest
 from fake_tools import inputs_of, kernel_of, outputs_of, right, tasks_of
 
 from tunery._errors import DialectError
-from tunery.dialects.fake import FAULTS, WRONG, FakeDialect
+from tunery.testing.fake_dialect import FAULTS, WRONG, FakeDialect
 
 
 def program(options: str, call: str, directory: Path) -> list[str]:
@@ -19,8 +19,8 @@ def program(options: str, call: str, directory: Path) -> list[str]:
         from pathlib import Path
         import resource, threading
         from tunery.devices import open_device
-        from tunery.dialects.contract import DialectContract
-        from tunery.dialects.fake import FakeDialect, fake_network
+        from tunery.testing.dialect_contract import DialectContract
+        from tunery.testing.fake_dialect import FakeDialect, fake_network
         dialect, directory = FakeDialect(), Path({str(directory)!r})
         task = dialect.extract(fake_network("fake:test?tasks=1&{options}"), dialect.resolve_target("native", 1))[0]
         candidate = dialect.candidate(task, 0)
@@ -182,7 +182,7 @@ def test_the_default_schedule_can_be_faulty(tmp_path: Path) -> None:
 
 
 def test_every_fault_is_documented() -> None:
-    import tunery.dialects.fake as package
+    import tunery.testing.fake_dialect as package
 
     assert package.__doc__ is not None
     assert [fault for fault in FAULTS if fault not in package.__doc__] == []

@@ -15,9 +15,9 @@ from gcc_dialect import GccDialect, product
 
 from tunery._errors import UsageError
 from tunery.dialects import NetworkCompiler, TaskSource
-from tunery.dialects.contract import DialectContract
 from tunery.domain import Mode
 from tunery.store import open_store
+from tunery.testing.dialect_contract import DialectContract
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 

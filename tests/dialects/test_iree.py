@@ -20,7 +20,6 @@ import tunery
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import open_device
 from tunery.dialects import Array, Kernel, TaskSource, get_dialect
-from tunery.dialects.contract import DialectContract
 from tunery.dialects.iree import IreeDialect
 from tunery.dialects.iree.kernel import Module
 from tunery.dialects.iree.tools import compile_module, cpu_flags, native_processor
@@ -30,6 +29,7 @@ from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
 from tunery.service.session import Session
 from tunery.store import open_store
+from tunery.testing.dialect_contract import DialectContract
 
 PLACE = os.environ.get("TUNERY_TEST_IREE", "")
 BOARD = DeviceDescription(

@@ -8,11 +8,11 @@ import pytest
 
 from tunery.devices import open_device
 from tunery.dialects import file_dialect, get_dialect
-from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels import UsersKernels
 from tunery.dialects.kernels.opencl import OpenClDialect
 from tunery.domain import Candidate
 from tunery.measuring.verification import compare, expect
+from tunery.testing.dialect_contract import DialectContract
 
 pytestmark = pytest.mark.jobs
 

@@ -23,7 +23,6 @@ from tunery._sandbox import landlock_version
 from tunery.delivery.files.inspection import inspect
 from tunery.devices import open_device
 from tunery.dialects import Kernel, Observation
-from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.dialects.kernels.kernel_tuner import Result, cache_of
@@ -31,6 +30,7 @@ from tunery.domain import Budget, Candidate, DeviceDescription, Network, Outcome
 from tunery.domain.request import FillPolicy, Request
 from tunery.service.session import Session, compile_model
 from tunery.store import open_store
+from tunery.testing.dialect_contract import DialectContract
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 

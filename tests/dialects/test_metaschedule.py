@@ -12,14 +12,14 @@ from metaschedule_models import small_network
 from tunery._errors import DialectError, TargetError
 from tunery.devices import open_device
 from tunery.dialects import Array, Dialect, Observation, get_dialect
-from tunery.dialects._contract_help import AlignedZeros
-from tunery.dialects.contract import DialectContract
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.target import instructions
 from tunery.domain import DeviceDescription, Network, Origin, Outcome, Target, Task, TensorSpec
 from tunery.measuring.inputs import make_inputs
 from tunery.runtime.services import ProposerHost
+from tunery.testing._dialect_help import AlignedZeros
+from tunery.testing.dialect_contract import DialectContract
 
 pytestmark = pytest.mark.tvm
 

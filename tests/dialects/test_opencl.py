@@ -17,11 +17,11 @@ from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alo
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery._sandbox import landlock_version
 from tunery.devices import Device, open_device
-from tunery.devices.contract import DeviceContract
 from tunery.dialects import Kernel
-from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels.opencl import OpenClDialect
 from tunery.domain import Network, Outcome, Target
+from tunery.testing.device_contract import DeviceContract
+from tunery.testing.dialect_contract import DialectContract
 
 pytestmark = pytest.mark.opencl
 

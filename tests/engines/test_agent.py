@@ -19,17 +19,17 @@ import pytest
 from job_tools import family, wait_until
 
 from tunery._errors import CrashError, HostError, LostWorkerError
-from tunery.blobs import FakeBlobs
 from tunery.domain import Artifact, BlobDigest, Network
 from tunery.engines import AgentEngine, Role, WorkerSpec
 from tunery.engines._blob_fields import blob_finder
-from tunery.engines._probe import Probe
 from tunery.engines.remote._connection import agent_command
 from tunery.engines.remote._link import Timing
 from tunery.engines.remote._protocol import FrameReader, ProtocolError
+from tunery.testing.engine_probe import Probe
+from tunery.testing.fake_blobs import FakeBlobs
 
 PATIENCE_S = 120.0
-PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
+PROBE = WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")
 AGENT = f"{shlex.quote(sys.executable)} -m tunery agent --stdio"
 QUICK = Timing(keep_alive_s=1.0, first_retry_s=0.05)
 # An agent that a test has altered by the lines `change`.
@@ -204,10 +204,10 @@ def test_an_agent_that_hears_nothing_ends(tmp_path: Path, mark: Path) -> None:
 
 COORDINATOR = """
 import sys, time
-from tunery.blobs import FakeBlobs
+from tunery.testing.fake_blobs import FakeBlobs
 from tunery.engines import AgentEngine, Role, WorkerSpec
 engine = AgentEngine("far", sys.argv[1], FakeBlobs())
-worker = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+worker = engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe"))
 engine.call(worker, "count", deadline_s=100).result(100)
 engine.call(worker, "sleep", 1000.0, deadline_s=1000)
 print("ready", flush=True)

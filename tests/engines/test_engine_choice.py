@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tunery._errors import UsageError
-from tunery.blobs import FakeBlobs
-from tunery.engines import Engine, InlineEngine, LocalEngine, engine_class
+from tunery.engines import Engine, LocalEngine, engine_class
 from tunery.runtime.opening import workplace
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.inline_engine import InlineEngine
 
 NAMES = {"local": LocalEngine, "inline": InlineEngine}
 

@@ -5,9 +5,10 @@ from functools import partial
 
 import pytest
 
-from tunery.blobs import FakeBlobs
-from tunery.engines import AgentEngine, Engine, InlineEngine, JoinedEngine, LocalEngine, OnUsage
-from tunery.engines.contract import EngineContract
+from tunery.engines import AgentEngine, Engine, JoinedEngine, LocalEngine, OnUsage
+from tunery.testing.engine_contract import EngineContract
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.inline_engine import InlineEngine
 
 
 class TestLocalEngine(EngineContract):

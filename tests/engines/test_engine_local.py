@@ -164,7 +164,7 @@ def test_the_kernel_ends_a_worker_before_anything_else(engine: LocalEngine) -> N
 
 
 def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> None:
-    deaf, other = (engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")) for _ in range(2))
+    deaf, other = (engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")) for _ in range(2))
     ask(engine, deaf, "count")
     pid = engine.control.pid(deaf)
     assert pid is not None
@@ -179,7 +179,7 @@ def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> Non
 
 
 def test_a_deaf_worker_is_ended_at_its_deadline(engine: LocalEngine) -> None:
-    deaf = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+    deaf = engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe"))
     ask(engine, deaf, "count")
     pid = engine.control.pid(deaf)
     assert pid is not None
@@ -193,14 +193,14 @@ def test_a_deaf_worker_is_ended_at_its_deadline(engine: LocalEngine) -> None:
 @pytest.mark.jobs
 def test_a_zygote_that_was_stopped_is_replaced() -> None:
     with LocalEngine(startup_s=20.0) as engine:
-        first = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+        first = engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe"))
         ask(engine, first, "count")
         pid = engine.control.pid(first)
         assert pid is not None
         zygote = psutil.Process(pid).ppid()
         os.kill(zygote, signal.SIGSTOP)
         until(lambda: str(zygote) in engine.control.obstacle())
-        second = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+        second = engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe"))
         assert ask(engine, second, "count") == 1
         assert gone(zygote)
         assert ask(engine, first, "count") == 1, "it went with the zygote, and is started from another"
@@ -428,7 +428,7 @@ def test_interpreter_exit_without_close_is_clean() -> None:
     code = (
         "from tunery.engines import *\n"
         "engine = LocalEngine()\n"
-        "worker = engine.start(WorkerSpec(Role.BUILDER, 'tunery.engines._probe:Probe'))\n"
+        "worker = engine.start(WorkerSpec(Role.BUILDER, 'tunery.testing.engine_probe:Probe'))\n"
         "print(engine.call(worker, 'where', deadline_s=100).result(100)[0])\n"
         "engine.call(worker, 'sleep', 1000.0, deadline_s=1000)\n"
     )

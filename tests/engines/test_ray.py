@@ -57,7 +57,7 @@ def up(engine: RayEngine, host: str) -> None:
 
 
 def probe(host: str) -> WorkerSpec:
-    return WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe", host=host)
+    return WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe", host=host)
 
 
 def agents(place: Path) -> list[psutil.Process]:

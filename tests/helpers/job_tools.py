@@ -17,13 +17,13 @@ import psutil
 
 from tunery.costmodels import BoostedModel, Dataset, FeatureRows, registry
 from tunery.costmodels.columns import TASK_COLUMNS
-from tunery.dialects.fake import FakeDialect
 from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.domain.request import Progress, Request, TuneReport
 from tunery.runtime.runtime import Runtime
 from tunery.scheduling import Scheduler
 from tunery.service.session import tune
 from tunery.store import open_store
+from tunery.testing.fake_dialect import FakeDialect
 
 PATIENCE_S = 120.0
 _MARK = "TUNERY_TEST_FAMILY"

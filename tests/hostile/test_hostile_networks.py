@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tunery
 from tunery._errors import TuneryError
 from tunery.delivery.files.signing import create_key, read_key, sign
-from tunery.dialects.fake import FakeDialect, fake_network
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 pytestmark = pytest.mark.hostile
 WORDS = [b"", b"\0", b"\xff" * 8, b"[" * 50_000, b'{"a":' * 50_000, b"9" * 6000, b"NaN", b"1e999", b"null", b"PK\5\6",

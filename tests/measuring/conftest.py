@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunery.blobs import Blobs, FakeBlobs
+from tunery.blobs import Blobs
 from tunery.devices import Device
-from tunery.devices.fake import FakeDevice
 from tunery.dialects import Array, Built, Codegen, Dialect, Kernel
 from tunery.domain import Artifact, Candidate, Origin, Target, Task, TensorSpec, Workload
-from tunery.measuring.fake import FakeKernel
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import Settings
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.fake_device import FakeDevice
+from tunery.testing.fake_measuring import FakeKernel
 
 LATENCY_S = 1e-3
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tunery.blobs import FakeBlobs
-from tunery.devices.fake import FakeDevice
 from tunery.dialects import get_dialect, store_built
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Candidate, Measurement, Origin, Outcome, Provenance, Record, Task
 from tunery.measuring.selection import finalists, winner
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import Settings
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.fake_device import FakeDevice
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 PLANTED = {"one_off": 3, "all_nan": 5, "constant": 7, "partial": 9, "zero_time": 11, "nan_time": 13, "fail": 15}
 

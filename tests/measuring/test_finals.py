@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tunery.domain import Candidate, Outcome
-from tunery.measuring.fake import gaussian
 from tunery.measuring.selection import winner
+from tunery.testing.fake_measuring import gaussian
 
 BenchMaker = Callable[..., Any]
 FAST, SLOW = {"latency_s": 0.95e-3, "noise": gaussian(0.01)}, {"latency_s": 1e-3, "noise": gaussian(0.01)}

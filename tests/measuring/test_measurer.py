@@ -7,12 +7,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from tunery._errors import BlobNotFoundError
-from tunery.blobs import FakeBlobs
 from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
-from tunery.measuring.fake import bimodal, gaussian
 from tunery.measuring.racing import Rule
 from tunery.measuring.selection import winner
 from tunery.measuring.settings import Settings
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.fake_measuring import bimodal, gaussian
 
 BenchMaker = Callable[..., Any]
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from tunery.measuring.fake import NoiseScript, bursts, gaussian, heavy_tailed
 from tunery.measuring.noise import Noise
 from tunery.measuring.racing import Rule
+from tunery.testing.fake_measuring import NoiseScript, bursts, gaussian, heavy_tailed
 
 
 def after(races: int, script: NoiseScript) -> Rule:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.domain import median_interval
-from tunery.measuring.fake import NoiseScript, bimodal, bursts, drifting, gaussian, heavy_tailed
 from tunery.measuring.noise import Noise
 from tunery.measuring.racing import Cold, Rule, Verdict, decide, margin
+from tunery.testing.fake_measuring import NoiseScript, bimodal, bursts, drifting, gaussian, heavy_tailed
 
 RACES = 10_000
 STRETCH = 40

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from tunery._errors import BlobError
-from tunery.blobs import Blobs, DirectoryBlobs, FakeBlobs
-from tunery.devices.fake import FakeDevice
+from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.dialects import Built
 from tunery.domain import Task
 from tunery.measuring.references import References
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.fake_device import FakeDevice
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tunery.devices.fake import FakeDevice
 from tunery.dialects import Array
-from tunery.measuring.fake import FakeKernel, NoiseScript, gaussian
 from tunery.measuring.racing import Rule, Verdict
 from tunery.measuring.sampling import BadTimeError, Race, Sampler, clock_overhead, run_race
 from tunery.measuring.settings import Settings
+from tunery.testing.fake_device import FakeDevice
+from tunery.testing.fake_measuring import FakeKernel, NoiseScript, gaussian
 
 
 def nothing(inputs: Sequence[Array]) -> list[Array]:

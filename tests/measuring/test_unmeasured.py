@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tunery.devices.fake import FakeDevice
 from tunery.dialects import Built
 from tunery.domain import Task
-from tunery.measuring.fake import FakeKernel
 from tunery.measuring.references import Unmeasured
 from tunery.measuring.verification import tolerance
+from tunery.testing.fake_device import FakeDevice
+from tunery.testing.fake_measuring import FakeKernel
 
 
 @pytest.mark.parametrize(("slack", "passes"), [(1.0, False), (2.0, True)])

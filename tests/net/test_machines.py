@@ -27,13 +27,13 @@ from job_tools import (
 )
 from machines import Machine, machines, needs_namespaces
 
-from tunery.blobs import FakeBlobs
 from tunery.domain import HERE, JobState, Mode, Outcome
 from tunery.domain.request import Progress, TuneReport
 from tunery.engines import AgentEngine
 from tunery.engines.remote.registry import add_host
 from tunery.runtime.runtime import Runtime
 from tunery.service.session import tune
+from tunery.testing.fake_blobs import FakeBlobs
 
 # Both marks: what leaves out the slow ones leaves these out as well.
 pytestmark = [pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(600)]

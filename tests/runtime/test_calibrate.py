@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from tunery._errors import WorkError
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
-from tunery.devices.fake import FakeForeignLoad
 from tunery.domain import Budget, Calibration, SharingPoint
 from tunery.domain.request import Request
 from tunery.runtime import opening
@@ -21,6 +20,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.runtime.slots import Pass
 from tunery.service.session import calibrate_device
 from tunery.store import open_store
+from tunery.testing.fake_device import FakeForeignLoad
 
 
 @pytest.mark.jobs

@@ -9,16 +9,17 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.devices import open_device
-from tunery.devices.fake import FakeDevice
 from tunery.domain import Budget, Calibration
 from tunery.domain.request import Request
-from tunery.engines import Engine, InlineEngine, LocalEngine, Role
+from tunery.engines import Engine, LocalEngine, Role
 from tunery.runtime import opening
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import tune
 from tunery.store import AsyncStore, open_store
+from tunery.testing.fake_device import FakeDevice
+from tunery.testing.inline_engine import InlineEngine
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from inline_engine import run_workers_here
 from job_tools import request_in
 
 from tunery._errors import StoreError, TargetError, TuneryError
-from tunery.blobs import FakeBlobs
 from tunery.domain import Network, Target, Task, Workload
 from tunery.engines import Role
 from tunery.models import zoo
@@ -26,6 +25,7 @@ from tunery.runtime.runtime import Reservation
 from tunery.runtime.spec import RuntimeSpec
 from tunery.service.session import extract
 from tunery.store import AsyncStore, Store, open_store
+from tunery.testing.fake_blobs import FakeBlobs
 from tunery.tuning.work import Work
 
 

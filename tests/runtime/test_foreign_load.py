@@ -16,7 +16,6 @@ import pytest
 from job_tools import PATIENCE_S, raced, records_in, request_in, run_in
 
 from tunery.devices import ForeignLoad
-from tunery.devices.fake import FakeForeignLoad
 from tunery.domain import JobState, Mode, Origin
 from tunery.domain.request import Progress
 from tunery.engines import Role
@@ -27,6 +26,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.scheduling import CapacityChanged, Run, Scheduler, StageReady
 from tunery.service.manager import JobManager
 from tunery.store import open_store
+from tunery.testing.fake_device import FakeForeignLoad
 
 pytestmark = pytest.mark.jobs
 

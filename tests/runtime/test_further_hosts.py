@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from tunery.blobs import FakeBlobs
 from tunery.domain import HERE, HostFacts
-from tunery.engines import HostUse, InlineEngine
+from tunery.engines import HostUse
 from tunery.engines.remote.facts import host_facts
 from tunery.runtime.dispatch import Dispatch, core_of
 from tunery.runtime.hosts.further import FurtherHosts
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.inline_engine import InlineEngine
 
 FAR = "far"
 

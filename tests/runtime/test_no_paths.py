@@ -13,8 +13,9 @@ import pytest
 import sqlalchemy as sa
 from job_tools import register_model, request_in, run_in
 
-from tunery.engines import InlineEngine, WorkerSpec
+from tunery.engines import WorkerSpec
 from tunery.service.session import compile_model
+from tunery.testing.inline_engine import InlineEngine
 
 pytestmark = pytest.mark.jobs
 

@@ -11,10 +11,10 @@ import pytest
 from job_tools import expect_nothing_held, run_in, runtimes
 
 from tunery._errors import WorkError
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.engines import LocalEngine, Role
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.spec import RuntimeSpec
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 pytestmark = pytest.mark.jobs
 

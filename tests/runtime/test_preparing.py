@@ -6,9 +6,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tunery.blobs import Blobs, DirectoryBlobs, FakeBlobs
+from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.models import _prepare
 from tunery.runtime.preparing import Preparer
+from tunery.testing.fake_blobs import FakeBlobs
 
 
 @pytest.fixture(params=[FakeBlobs, DirectoryBlobs])

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Candidate, Measurement, Outcome, Provenance, Record, Task, Verification
 from tunery.engines import Engine
-from tunery.engines.inline import InlineEngine
 from tunery.runtime.record_checks import RecordChecks
 from tunery.store import ImportSummary, Store, open_store
+from tunery.testing.fake_dialect import FakeDialect, fake_network
+from tunery.testing.inline_engine import InlineEngine
 
 DIALECT = FakeDialect()
 TARGET = DIALECT.resolve_target("native", 1)

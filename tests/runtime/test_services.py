@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from tunery._errors import BlobError, DialectError
-from tunery.blobs import DirectoryBlobs, FakeBlobs
+from tunery.blobs import DirectoryBlobs
 from tunery.costmodels import BoostedModel, Dataset
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.devices import open_device
 from tunery.dialects import open_built
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Task
 from tunery.runtime.services import Builder, ProposerHost
+from tunery.testing.fake_blobs import FakeBlobs
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 
 class Keeper(FakeDialect):

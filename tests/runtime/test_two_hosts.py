@@ -34,7 +34,6 @@ from tunery._errors import GoneDeviceError, UsageError
 from tunery.blobs import DirectoryBlobs
 from tunery.delivery.files.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
@@ -48,6 +47,7 @@ from tunery.service.machines import machines
 from tunery.service.runner import JobRunner
 from tunery.service.session import Session, tune
 from tunery.store import open_store
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 
 pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0

@@ -7,8 +7,9 @@ import pytest
 from job_tools import run_in, runtimes
 
 from tunery.domain import JobState
-from tunery.engines import HostControl, InlineEngine
+from tunery.engines import HostControl
 from tunery.runtime.hosts.usage import StageUsage
+from tunery.testing.inline_engine import InlineEngine
 
 
 class Control(HostControl):

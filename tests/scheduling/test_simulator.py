@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studies.mixes import simulate_mixes, summarize
-
-from tunery.scheduling import STRATEGIES, EventLog, Scheduler
-from tunery.scheduling.mock import (
+from mock_jobs import (
     Mix,
     MockHost,
     MockJob,
@@ -19,7 +16,10 @@ from tunery.scheduling.mock import (
     recorded_unit_s,
     tuning_job,
 )
-from tunery.scheduling.simulator import Loss, lower_bound_s, simulate
+from simulator import Loss, lower_bound_s, simulate
+from studies.mixes import simulate_mixes, summarize
+
+from tunery.scheduling import STRATEGIES, EventLog, Scheduler
 
 ONE = {"core": 1}
 

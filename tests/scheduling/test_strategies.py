@@ -7,6 +7,8 @@ import statistics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mock_jobs import Mix, MockJob, Step
+from simulator import simulate
 
 from tunery.scheduling import (
     CapacityChanged,
@@ -18,8 +20,6 @@ from tunery.scheduling import (
     StageReady,
     StageRequest,
 )
-from tunery.scheduling.mock import Mix, MockJob, Step
-from tunery.scheduling.simulator import simulate
 
 ONE, WIDE = {"core": 1}, {"core": 2, "device:cpu": 1}
 

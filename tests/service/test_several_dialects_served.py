@@ -26,7 +26,7 @@ def _second_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: second-dialect\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[tunery.dialects]\nsecond = second_dialect:SecondDialect\n")
     (info.parent / "second_dialect.py").write_text(
-        "from tunery.dialects.fake import FakeDialect\nclass SecondDialect(FakeDialect):\n    name = 'second'\n"
+        "from tunery.testing.fake_dialect import FakeDialect\nclass SecondDialect(FakeDialect):\n    name = 'second'\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(info.parent), os.environ.get("PYTHONPATH", "")]))
 

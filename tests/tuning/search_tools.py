@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tunery.accounting.prices import load_prices
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Provenance, Task
-from tunery.engines import InlineEngine
 from tunery.measuring.settings import Settings
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore, Store
+from tunery.testing.fake_dialect import FakeDialect, fake_network
+from tunery.testing.inline_engine import InlineEngine
 from tunery.tuning.account import Account
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning

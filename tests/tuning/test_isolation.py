@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from job_tools import outcomes_of, raced, records_in, run_in, runtimes, task_named
 
-from tunery.dialects.fake import FakeDialect
 from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome, Task
 from tunery.domain.request import TuneReport
 from tunery.engines import Role
 from tunery.runtime import worker_bytes
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.hosts import workers
+from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning import calls
 from tunery.tuning.context import Context
 from tunery.tuning.search import baselines as built_baselines

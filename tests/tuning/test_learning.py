@@ -18,10 +18,10 @@ from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.costmodels.training.replay import _read, _write
 from tunery.devices import open_device, traits_of
 from tunery.dialects import Observation
-from tunery.dialects.fake import FakeDialect
 from tunery.domain import Candidate, Outcome
 from tunery.engines import Role
 from tunery.runtime.services import Trainer
+from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning.allocation.failing import LIKELY
 from tunery.tuning.learning import InitialModel, Learning
 from tunery.tuning.search import registry as search_registry

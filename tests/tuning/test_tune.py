@@ -8,7 +8,6 @@ import pytest
 from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes, task_named
 
 from tunery._errors import StoreError
-from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Origin, Outcome
 from tunery.domain.request import Progress, TuneReport
 from tunery.engines import Role
@@ -16,6 +15,7 @@ from tunery.reports.text import tune_text
 from tunery.runtime.runtime import Runtime
 from tunery.service.session import query, tune
 from tunery.store import Store, open_store
+from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning.allowance import RunBudget
 
 pytestmark = pytest.mark.jobs

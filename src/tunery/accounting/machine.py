@@ -16,7 +16,6 @@ class Part:
     charged_core_s: float = 0.0
 
     def add(self, other: "Part") -> None:
-        """Add another part of the same job."""
         self.time_s += other.time_s
         self.held_core_s += other.held_core_s
         self.charged_core_s += other.charged_core_s
@@ -51,7 +50,6 @@ class MachineTime:
 
     @contextmanager
     def held(self, job_id: str, cores: int) -> Iterator[None]:
-        """Say that a job holds so many cores; what does not run as a job holds none."""
         self._divide()
         self._cores[job_id] += cores
         try:
@@ -62,12 +60,10 @@ class MachineTime:
             self._cores = +self._cores  # without those that hold none
 
     def charge(self, job_id: str, core_s: float) -> None:
-        """Say that a job was charged for core-seconds that it held."""
         if job_id in self._parts:
             self._parts[job_id].charged_core_s += core_s
 
     def time_s(self, job_id: str) -> float:
-        """Return a job's part of the time that was not taken yet; 0 for what does not run as a job."""
         self._divide()
         return self._parts[job_id].time_s if job_id in self._parts else 0.0
 

@@ -25,21 +25,13 @@ class Plan:
 
 
 def check_effort(effort: str) -> None:
-    """Check the word for an effort.
-
-    Raises:
-        UsageError: it is unknown.
-    """
+    """Check the word for an effort."""
     if effort not in EFFORTS:
         raise UsageError(f"unknown effort {effort!r}; use {', '.join(EFFORTS)}")
 
 
 def plan(budget: Budget, effort: str, tunable: int) -> Plan:
-    """Return the limits of a job over `tunable` tasks; without a budget the effort sets the number of trials.
-
-    Raises:
-        UsageError: unknown effort.
-    """
+    """Return the limits of a job over `tunable` tasks; without a budget the effort sets the number of trials."""
     check_effort(effort)
     trials = budget.trials
     if budget.unlimited:
@@ -104,7 +96,6 @@ class BudgetMeter:
         return self._before_s + elapsed_s
 
     def total_j(self, joules: float) -> float:
-        """Return the energy of all runs of the job."""
         return self._before_j + joules
 
     def money(self, machine_s: float, joules: float) -> float:

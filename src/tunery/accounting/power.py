@@ -35,7 +35,6 @@ class Power:
 
     @property
     def name(self) -> str:
-        """What counts: `rapl`, or `modelled`."""
         return self._meter.name
 
     def joules(self, core_s: float) -> float:
@@ -59,6 +58,5 @@ def modelled_w(cores: int) -> float:
 
 
 def machine_busy_core_s() -> float:
-    """Return the core-seconds that this machine's cores were busy since its start."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)

@@ -35,16 +35,10 @@ class Prices:
         return core_s / self.cores * self.machine_hour / 3600
 
     def of_energy(self, joules: float | None) -> float:
-        """Return the price of the electricity."""
         return (joules or 0.0) / 3.6e6 * self.kwh
 
     def check(self, budget: Budget) -> None:
-        """Check that the budget's money is money of this sheet.
-
-        Raises:
-            BudgetError: it is of another currency, nothing on the sheet has a price, or it is less than one core costs
-                for the time and energy that a job needs before its first measurement.
-        """
+        """Check that the budget's money is money of this sheet."""
         if budget.money is None:
             return
         if budget.currency != self.currency:
@@ -66,11 +60,7 @@ class Prices:
 
 
 def load_prices(path: str = "") -> Prices:
-    """Read a price sheet: `path`, or else the file that TUNERY_PRICES names, or else the one that ships with tunery.
-
-    Raises:
-        BudgetError: the file cannot be read, or something in it is missing, unknown or cannot be right.
-    """
+    """Read a price sheet: `path`, or else the file that TUNERY_PRICES names, or else the one that ships with tunery."""
     name = path or settings().prices
     shipped = resources.files("tunery.accounting").joinpath("prices.toml")
     try:

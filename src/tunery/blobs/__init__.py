@@ -2,6 +2,5 @@
 
 from tunery.blobs._base import BlobPlace, Blobs, check_digest
 from tunery.blobs.directory import DirectoryBlobs, open_blobs
-from tunery.blobs.fake import FakeBlobs
 
-__all__ = ["BlobPlace", "Blobs", "DirectoryBlobs", "FakeBlobs", "check_digest", "open_blobs"]
+__all__ = ["BlobPlace", "Blobs", "DirectoryBlobs", "check_digest", "open_blobs"]

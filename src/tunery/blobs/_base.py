@@ -1,4 +1,4 @@
-"""The contract of a host's blobs; `tunery.blobs.contract` is its test-suite."""
+"""The contract of a host's blobs; `tunery.testing.blob_contract` is its test-suite."""
 
 import re
 from abc import ABC, abstractmethod

@@ -197,7 +197,6 @@ class DirectoryBlobs(Blobs):
         return True
 
     def _link(self, digest: str, path: Path) -> None:
-        """Bring a kept blob into use."""
         kept = self._object(digest)
         try:
             _link(kept, path)
@@ -295,7 +294,6 @@ class DirectoryBlobs(Blobs):
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Say in a sentence that the directory cannot be written."""
         try:
             yield
         except OSError as error:

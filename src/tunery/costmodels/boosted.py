@@ -99,7 +99,6 @@ class StoreVoters:
         return cls(tuple(boosters), mean)
 
     def votes(self, rows: FeatureRows) -> Floats:
-        """Return each voter's scores, `(voters, n)`."""
         stores, owner = rows.stores()
         if not len(stores):
             return np.full((len(self.boosters), len(rows)), self.mean)
@@ -146,9 +145,6 @@ class BoostedModel(CostModel):
 
         A task's labels are scaled to what `base` expects of its candidates: how good the best found so far is, is not
         known while a task is tuned, and only the order within a task is to be learned.
-
-        Raises:
-            UsageError: fewer than 16 rows, or all labels equal.
         """
         groups = list(dataset.groups().values())
         check_rows([gains for _, gains in groups])
@@ -208,11 +204,7 @@ class BoostedModel(CostModel):
         return self._with(boosters=boosters)
 
     def grown_for(self, vector_bits: float, trunk: int) -> "BoostedModel":
-        """Return this model with all trees after the first `trunk` of each voter meant for such vectors only.
-
-        Raises:
-            ValueError: some are meant for others already, or nothing would be left for others.
-        """
+        """Return this model with all trees after the first `trunk` of each voter meant for such vectors only."""
         if trunk < 1 or (self._growth and self._growth.vector_bits != vector_bits):
             raise ValueError("a model has trees for every device, and grows for one kind of device only")
         growth = Growth(min(trunk, self._growth.trunk) if self._growth else trunk, vector_bits)
@@ -233,11 +225,7 @@ class BoostedModel(CostModel):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
-        """Read the form `dumps` writes.
-
-        Raises:
-            ValueError: the trees are not as they were written, are not of the rows it names, or there are none.
-        """
+        """Read the form `dumps` writes."""
         check_trees(data)
         import lightgbm
 
@@ -293,7 +281,6 @@ class BoostedModel(CostModel):
         return json.dumps(data | {"digest": trees_digest(data)})
 
     def _with(self, **changed: Any) -> "BoostedModel":
-        """Return this model with some of its parts changed."""
         parts = {
             "boosters": self._boosters, "layout": self._layout, "build_booster": self._build_booster,
             "family": self._family, "device": self._device, "growth": self._growth, "store_voters": self._store_voters,
@@ -308,7 +295,6 @@ class BoostedModel(CostModel):
         return np.concatenate([votes, self._store_voters.votes(rows)])
 
     def _left(self, rows: FeatureRows, wanted: Floats) -> Floats:
-        """Return what the voters on folded rows have to say so that the mean of all votes is what is wanted."""
         if self._store_voters is None or not rows.has_stores:
             return wanted
         others, mine = self._store_voters.votes(rows), len(self._boosters)
@@ -352,12 +338,7 @@ def _trained(settings: Mapping[str, Any], data: Any, rounds: int, start: Any = N
 
 
 def layout_of(data: Mapping[str, Any]) -> Layout | None:
-    """Return the layout of the rows that a model in the form that `dumps` writes knows; None: it does not say.
-
-    Raises:
-        KeyError: it is not of that form.
-        TypeError: the same.
-    """
+    """Return the layout of the rows that a model in the form that `dumps` writes knows; None: it does not say."""
     if named := data.get("layout"):
         return Layout.read(named)
     found = re.search(r"^max_feature_idx=(\d+)$", str([*data.get("boosters", ()), ""][0]), re.MULTILINE)
@@ -365,12 +346,7 @@ def layout_of(data: Mapping[str, Any]) -> Layout | None:
 
 
 def check_trees(data: Mapping[str, Any]) -> None:
-    """Check that a model's trees are those that were written: LightGBM does not refuse a damaged text, it aborts.
-
-    Raises:
-        ValueError: they are not, or there are none.
-        KeyError: it is not of the form that `dumps` writes.
-    """
+    """Check that a model's trees are those that were written: LightGBM does not refuse a damaged text, it aborts."""
     if not data["boosters"]:
         raise ValueError("it has no trees")
     if "digest" not in data:
@@ -402,7 +378,6 @@ def trimmed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parameters(recipe: Recipe, threads: int) -> dict[str, Any]:
-    """Return what LightGBM is told."""
     settings = {**_PARAMETERS, "num_threads": threads, "objective": "regression", **recipe.parameters}
     if recipe.family == "rank":
         ranked = {"objective": "lambdarank", "label_gain": list(range(_GRADES + 1)), "lambdarank_truncation_level": 20}
@@ -428,18 +403,13 @@ def labels(gains: Floats, family: str) -> Floats:
 
 
 def check_rows(found: Sequence[Floats]) -> None:
-    """Check that there is something to learn from.
-
-    Raises:
-        UsageError: fewer than 16 rows, or all labels equal.
-    """
+    """Check that there is something to learn from."""
     y = np.concatenate(found) if found else np.empty(0)
     if len(y) < LEAST_ROWS or np.ptp(y) == 0:
         raise UsageError(f"{len(y)} candidates are too few, or too alike, to train a cost model; measure more")
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as plain data."""
     return asdict(recipe)
 
 

@@ -43,7 +43,6 @@ class Version:
 
     @property
     def name(self) -> str:
-        """What people call it."""
         return f"version {self.version}" if self.version else "shipped"
 
     @property
@@ -78,7 +77,6 @@ class Version:
         return not owners or bool(owners.intersection(self.data.get("networks", ())))
 
     def of_compiler(self, compiler: str) -> bool:
-        """Return whether it was trained on what this compiler version generates."""
         return generator(self.compiler) == generator(compiler)
 
 
@@ -88,11 +86,7 @@ def new_card(**facts: Any) -> Version:
 
 
 def as_card(document: Mapping[str, Any], path: str) -> Version:
-    """Return the card in a model's file.
-
-    Raises:
-        ValueError: it names another layout than the model does.
-    """
+    """Return the card in a model's file."""
     knows = layout_of(document["model"])
     layout = str(document.get("layout") or knows or "")
     if knows and layout != str(knows):

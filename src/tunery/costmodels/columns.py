@@ -53,11 +53,7 @@ class Layout:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> "Layout":
-        """Return the layout that was written as plain data.
-
-        Raises:
-            KeyError: it is not of that form.
-        """
+        """Return the layout that was written as plain data."""
         return cls(str(data["name"]), int(data["version"]), tuple(map(str, data["columns"])))
 
     def with_columns(self, columns: tuple[str, ...]) -> "Layout":
@@ -65,7 +61,6 @@ class Layout:
         return _wider(self, columns)
 
     def of_fold(self, store_width: int) -> "Layout":
-        """Return the layout of what `fold` makes of stores of such a width: a row begins with it."""
         return replace(self, columns=self.columns[: 2 * store_width + 1])
 
 
@@ -107,27 +102,19 @@ class FeatureRows:
 
     @classmethod
     def joined(cls, parts: "Sequence[FeatureRows]") -> "FeatureRows":
-        """Return the rows of all, one behind the other; they are of one layout.
-
-        Raises:
-            ValueError: they are not.
-        """
+        """Return the rows of all, one behind the other; they are of one layout."""
         if any(part.layout != parts[0].layout for part in parts):
             raise ValueError("rows of several layouts cannot be put together")
         return cls(np.concatenate([part.values for part in parts]), parts[0].layout)
 
     @property
     def has_stores(self) -> bool:
-        """Whether they hold their stores one by one."""
         return _store_places(self.layout) is not None
 
     def pick(self, wanted: Layout, device: Sequence[float] = ()) -> Row:
         """Return `(n, columns)`, the columns of another layout by their names.
 
         The device's where the rows have none are `device`, or empty (NaN).
-
-        Raises:
-            UsageError: the rows are of another dialect or version, or lack columns.
         """
         places, absent = _picking(self.layout, wanted)
         if places is None:
@@ -138,7 +125,6 @@ class FeatureRows:
         return found
 
     def with_columns(self, columns: tuple[str, ...], values: Row) -> "FeatureRows":
-        """Return the rows with more columns: `values` is `(n, columns)`, or `(columns,)` for all rows alike."""
         wide = np.broadcast_to(values, (len(self), len(columns)))
         return FeatureRows(
             np.concatenate([self.values, wide], axis=1).astype(np.float32, copy=False),
@@ -176,7 +162,6 @@ def _wider(layout: Layout, columns: tuple[str, ...]) -> Layout:
 
 @lru_cache(maxsize=32)
 def without_stores(layout: Layout) -> Layout:
-    """Return the layout of rows without their stores one by one."""
     return replace(layout, columns=tuple(name for name in layout.columns if name not in _ONE_BY_ONE))
 
 
@@ -198,7 +183,6 @@ def _picking(layout: Layout, wanted: Layout) -> tuple[npt.NDArray[np.intp] | Non
 
 @lru_cache(maxsize=32)
 def _store_places(layout: Layout) -> tuple[int, npt.NDArray[np.intp], int] | None:
-    """Return where the first of the stores' columns, the task's and the number of stores are; None: not all are."""
     at = {name: place for place, name in enumerate(layout.columns)}
     first = at.get(STORE_COLUMNS[0])
     if first is None or any(name not in at for name in (*TASK_COLUMNS, _COUNT)):
@@ -228,7 +212,6 @@ def unfolded(stores: npt.NDArray[np.floating[Any]]) -> Row:
 
 
 def with_stores(rows: FeatureRows, stores: Sequence[npt.NDArray[np.floating[Any]]]) -> FeatureRows:
-    """Return rows of which only `fold` is left of the stores with the stores one by one."""
     return rows.with_columns(STORE_COLUMNS, np.stack([_packed(each) for each in stores]))
 
 
@@ -255,14 +238,12 @@ def task_columns(task: Task) -> Row:
 
 
 def with_task(features: FeatureRows, task: Task) -> FeatureRows:
-    """Return a dialect's features with the task's columns (`TASK_COLUMNS`) behind each; NaN rows stay all NaN."""
     shared = np.tile(task_columns(task), (len(features), 1))
     shared[np.isnan(features.values).all(axis=1)] = np.nan
     return features.with_columns(TASK_COLUMNS, shared)
 
 
 def device_columns(traits: Mapping[str, float] | None) -> Row:
-    """Return a device's columns from its traits (`Device.traits`); NaN for each that is not known."""
     return np.asarray([(traits or {}).get(name, math.nan) for name in DEVICE_NAMES], np.float32)
 
 

@@ -24,7 +24,6 @@ class Dataset:
         return sum(len(group) for group in self._groups.values())
 
     def add(self, task_key: str, candidate_key: str, row: npt.NDArray[np.float32], latency_s: float) -> None:
-        """Add or replace one candidate of a task; rows of NaN are left out."""
         if not np.isnan(row).all():
             self._groups.setdefault(task_key, {})[candidate_key] = (row, latency_s)
 
@@ -70,7 +69,6 @@ class Group:
 
     @property
     def gains(self) -> Floats:
-        """Labels in [0, 1]."""
         return gains(self.latencies)
 
     @property
@@ -108,24 +106,20 @@ class Table:
 
     @property
     def layout(self) -> Layout | None:
-        """What the columns of the groups' rows are; None where there is no group."""
         return self.groups[0].rows.layout if self.groups else None
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Fingerprints, sorted."""
         return tuple(sorted({group.device for group in self.groups}))
 
     @property
     def digest(self) -> str:
-        """Identity of the content."""
         parts: list[str | bytes] = [self.dialect, self.compiler]
         for group in sorted(self.groups, key=lambda g: (g.task_key, g.device, g.compiler)):
             parts += [group.task_key, group.device, group.compiler, *group.keys, group.latencies.tobytes()]
         return digest(*parts)
 
     def only(self, groups: Iterable[Group]) -> "Table":
-        """Return a table of these groups."""
         return replace(self, groups=tuple(groups))
 
 

@@ -49,7 +49,6 @@ class GaussianProcess:
                 self.likelihood, self.length, self._lower, self._weights = likelihood, length, lower, weights
 
     def predict(self, rows: Floats) -> Floats:
-        """Return the expected target of each row."""
         cross = self._kernel(self._standard(rows), self._rows, self.length)
         return np.asarray(self._mean + self._spread * (cross @ self._weights))
 

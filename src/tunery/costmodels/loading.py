@@ -17,9 +17,6 @@ def for_device(text: str, columns: npt.NDArray[np.float32]) -> str:
     """Return a model that `dumps` wrote for a device with these columns.
 
     Trees that were grown for vectors of another width are left out; else the trees are not read, which takes longer.
-
-    Raises:
-        ValueError: they have to be read, and are damaged.
     """
     data, device = json.loads(text), [float(value) for value in columns]
     if not fits(data, device[0]):
@@ -35,11 +32,7 @@ def fits(model: Mapping[str, Any], vector_bits: float) -> bool:
 
 @lru_cache(maxsize=2)
 def load_cost_model(text: str) -> CostModel:
-    """Read a model written by `dumps`, once for all who ask: it takes 0.1 s. Data only: nothing in it is executed.
-
-    Raises:
-        UsageError: the text is not a cost model.
-    """
+    """Read a model written by `dumps`, once for all who ask: it takes 0.1 s. Data only: nothing in it is executed."""
 
     try:
         data = json.loads(text)

@@ -18,13 +18,11 @@ def ndcg(labels: Floats, scores: Floats, k: int = 8) -> float:
 
 
 def best_of_top(labels: Floats, scores: Floats, k: int = 8) -> float:
-    """Return the speed of the fastest of the top `k` by score, as a share of the fastest of all."""
     best = labels.max()
     return float(labels[_order(scores)[:k]].max() / best) if best > 0 else 1.0
 
 
 def regret(labels: Floats, scores: Floats, k: int = 1) -> float:
-    """Return the share of speed lost when only the top `k` by score are measured: 1 - `best_of_top`."""
     return 1.0 - best_of_top(labels, scores, k)
 
 

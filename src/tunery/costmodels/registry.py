@@ -37,11 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_directory(directory: Path | None = None) -> None:
-    """Check that a model can be registered, before hours are spent on one.
-
-    Raises:
-        UsageError: the directory cannot be written, or has no hard links.
-    """
+    """Check that a model can be registered, before hours are spent on one."""
     directory = directory or models_directory()
     with _writing(directory), tempfile.TemporaryDirectory(prefix=".", dir=directory) as made:
         first = Path(made, "first")
@@ -50,11 +46,7 @@ def check_directory(directory: Path | None = None) -> None:
 
 
 def register(card: Version, model: CostModel, directory: Path | None = None) -> Version:
-    """Write a model with its card as the next version and return the card; its own `version` is not looked at.
-
-    Raises:
-        UsageError: the directory cannot be written, or has no hard links.
-    """
+    """Write a model with its card as the next version and return the card; its own `version` is not looked at."""
     directory = directory or models_directory()
     text = model.dumps()
     with _writing(directory):
@@ -74,11 +66,7 @@ def register(card: Version, model: CostModel, directory: Path | None = None) -> 
 
 
 def amend(card: Version) -> Version:
-    """Write a registered version's card anew, its model as it is, and return the card.
-
-    Raises:
-        UsageError: its file cannot be read or written.
-    """
+    """Write a registered version's card anew, its model as it is, and return the card."""
     path = Path(card.path)
     text = read(path)[1]
     with _writing(path.parent), replacing(path) as part:
@@ -99,7 +87,6 @@ def _writing(directory: Path) -> Iterator[None]:
 
 
 def document(card: Version, text: str, number: int) -> bytes:
-    """Return the content of a model's file: its card, and the model."""
     whole = {"format": _FORMAT, **asdict(card), "version": number, "path": "", "model": json.loads(text)}
     return gzip.compress(json.dumps(whole).encode(), 9, mtime=0)
 
@@ -115,12 +102,7 @@ def damaged(dialect: str | None = None, directory: Path | None = None) -> list[s
 
 
 def version(name: str, dialect: str, directory: Path | None = None) -> tuple[Version, CostModel]:
-    """Return a version by its number, or the model in a file by its path.
-
-    Raises:
-        NothingFoundError: there is no such version.
-        UsageError: the file is damaged, or no model.
-    """
+    """Return a version by its number, or the model in a file by its path."""
     directory = directory or models_directory()
     path = directory / f"{dialect}-{int(name):04d}.json.gz" if name.isdigit() else Path(name)
     if not path.is_file():
@@ -135,11 +117,7 @@ def version(name: str, dialect: str, directory: Path | None = None) -> tuple[Ver
 
 
 def read(path: Path) -> tuple[Version, str]:
-    """Return the card and the model's text of a file that `register` wrote.
-
-    Raises:
-        UsageError: it cannot be read, is damaged, or was written by a newer tunery.
-    """
+    """Return the card and the model's text of a file that `register` wrote."""
     try:
         whole = json.loads(_unpacked(path))
         if whole["format"] > _FORMAT:

@@ -27,7 +27,6 @@ async def offers_for(work: Work, provenance: Provenance, known: Sequence[KnownTa
 
 
 def offered(each: KnownTask, offers: Sequence[Offer]) -> KnownTask:
-    """Return a task with the first of the offers, if there is one; whether it is right here is not known."""
     if not offers:
         return each
     candidate, latency_s = offers[0].record.candidate, offers[0].record.measurement.latency_s

@@ -29,12 +29,7 @@ from tunery.tuning.work import Work
 
 
 def check_place(output: Path, request: Request, *, force: bool = False, sign: Path | None = None) -> None:
-    """Check that the request's compiled network may be written to `output`; `force`: whatever kind of file is there.
-
-    Raises:
-        UsageError: its directory does not exist or cannot be written, what is there must not be replaced, or `sign` is
-            no private key.
-    """
+    """Check that the request's compiled network may be written to `output`; `force`: whatever kind of file is there."""
     check_output(output, NETWORK, inputs=[*files_of(request), *([sign] if sign else [])], force=force)
     if sign:
         from tunery.delivery.files.signing import read_key
@@ -64,10 +59,6 @@ async def compile_checked(
     fastest, verified but not measured. `say` is called with what goes on. With `force`, `output` may replace a file of
     another kind. With the private key in `sign`, the file is signed. If not `raced`, it does not matter whether ONNX
     Runtime is faster here: the file is for other processors.
-
-    Raises:
-        UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
-        WorkError: the model does not compile, or computes something else than ONNX Runtime, or its own reference.
     """
     request = replace(work.request, store=work.store.url)
     check_place(output, request, force=force, sign=sign)
@@ -188,12 +179,7 @@ async def _kept(linker: Linker, made: CompiledModel, reason: str) -> CompiledMod
 
 
 async def compile_only(work: Work, ends: ExitStack, *, tuned: bool = True) -> CompiledModel:
-    """Compile without a check, for until `ends`; if not `tuned`, with the compiler's default for every operator.
-
-    Raises:
-        UsageError: the model, shapes or target are wrong.
-        WorkError: the model does not compile.
-    """
+    """Compile without a check, for until `ends`; if not `tuned`, with the compiler's default for every operator."""
     linker = ends.enter_context(closing(Linker(work, FillPolicy() if tuned else None, tuned)))
     return await linker.compile(await work.model())
 

@@ -33,9 +33,6 @@ async def compile_fastest(
     """Do as `compile_checked` for each dialect of a job, and put the fastest file at `output`.
 
     A dialect that cannot compile the network is told of in the report.
-
-    Raises:
-        TuneryError: so it is with all of them, or `output` cannot be written or must not be replaced.
     """
     request = replace(work.request, store=work.store.url)
     check_place(output, request, force=force, sign=sign)

@@ -61,7 +61,6 @@ def forecast(
 
 
 def tuned(jobs: Iterable[JobStatus]) -> list[JobStatus]:
-    """Return the jobs that tuned to their end."""
     return [
         job for job in jobs
         if job.state is JobState.DONE and job.tasks and job.spend.trials
@@ -110,7 +109,6 @@ def _gains(jobs: Iterable[JobStatus]) -> dict[str, float]:
 
 
 def _total_s(known: Sequence[KnownTask], gains: "dict[str, float]") -> float | None:
-    """Return the weighted sum of the tasks' latencies, each as many times faster as `gains` has it."""
     total = 0.0
     for each in known:
         if each.choice.latency_s is None:

@@ -34,7 +34,6 @@ class KnownTask:
 
     @property
     def predicted(self) -> bool:
-        """Whether what is delivered was not measured."""
         return self.choice.rung is Rung.ZERO_SHOT
 
     @property
@@ -48,7 +47,6 @@ class KnownTask:
 
     @property
     def share(self) -> TaskShare:
-        """The task's part in its network, with what it is known to take."""
         workload = self.task.workload
         return TaskShare(
             workload.name, workload.key, workload.kind, self.task.weight, workload.flop, self.choice.latency_s,

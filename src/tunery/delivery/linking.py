@@ -46,11 +46,7 @@ class Linker:
     _held: list[str] = field(default_factory=list)
 
     async def compile(self, imported: ImportedModel, *, filled: bool = True) -> CompiledModel:
-        """Compile an imported model; not `filled`: with the compiler's default for tasks that are new.
-
-        Raises:
-            DialectError or EngineError: it does not compile.
-        """
+        """Compile an imported model; not `filled`: with the compiler's default for tasks that are new."""
         return await self.link(imported, await self.choices(imported.tasks, filled=filled))
 
     async def choices(
@@ -69,11 +65,7 @@ class Linker:
         return tuple(known[task.key] for task in tasks)
 
     async def link(self, imported: ImportedModel, known: Sequence[KnownTask]) -> CompiledModel:
-        """Compile with what is known of the tasks.
-
-        Raises:
-            DialectError or EngineError: it does not compile.
-        """
+        """Compile with what is known of the tasks."""
         chosen = dict[str, Candidate]()
         if self.tuned:
             chosen = {each.task.workload.key: each.choice.candidate for each in known if each.choice.candidate}
@@ -83,11 +75,7 @@ class Linker:
         return CompiledModel(_report(imported.network.name, known, compiled), imported.network, compiled.blob)
 
     async def kept(self, network: Network, reason: str) -> CompiledBlob:
-        """Make a file of a network that ONNX Runtime runs, for a reason.
-
-        Raises:
-            DialectError or EngineError: there can be none.
-        """
+        """Make a file of a network that ONNX Runtime runs, for a reason."""
         return await self._made("keep", network, (await self.work.model()).target, reason)
 
     async def _made(self, method: str, *args: object) -> CompiledBlob:
@@ -128,11 +116,7 @@ class Linker:
         await asyncio.gather(*map(build, known))
 
     async def placed(self, imported: ImportedModel, elsewhere: Mapping[str, str]) -> ImportedModel:
-        """Return the model with these nodes left to ONNX Runtime, and what it does not take beside them.
-
-        Raises:
-            DialectError or EngineError: that cannot be imported.
-        """
+        """Return the model with these nodes left to ONNX Runtime, and what it does not take beside them."""
         network = replace(imported.network, elsewhere=dict(elsewhere))
         async with self.work.stage("import", Role.IMPORTER) as grant:
             tasks, told = await self.work.runtime.call(
@@ -141,7 +125,6 @@ class Linker:
         return replace(imported, network=replace(network, elsewhere=told), tasks=tuple(tasks), elsewhere=told)
 
     async def nodes(self, network: Network) -> list[GraphNode]:
-        """Return a network's nodes, in their order."""
         async with self.work.stage("import", Role.IMPORTER) as grant:
             found: list[GraphNode] = await self.work.runtime.call(
                 grant.worker, "nodes", network, deadline_s=IMPORT_DEADLINE_S
@@ -149,7 +132,6 @@ class Linker:
         return found
 
     def close(self) -> None:
-        """Drop what was compiled."""
         for blob in self._held:
             self.work.runtime.release(blob)
         self._held.clear()

@@ -53,12 +53,7 @@ class SingleMeasurement:
 
 
 async def measure(work: Work, task_key: str, body: str) -> SingleMeasurement:
-    """Measure the candidate with this body ("": the default itself) of the model's task whose key begins so.
-
-    Raises:
-        UsageError: no task, or more than one, has such a key; or the body is no candidate of it.
-        WorkError: the task's reference does not run: nothing can be said of the candidate.
-    """
+    """Measure the candidate with this body ("": the default itself) of the model's task whose key begins so."""
     task = _chosen((await work.model()).tasks, task_key)
     await introduce(work.runtime, work.store)
     assert work.account is not None, "what is measured is charged"
@@ -136,11 +131,7 @@ async def _measured(
 
 
 async def _first_deadline_s(context: Context, task: Task, yardsticks: TaskBaselines) -> float:
-    """Return how long the first race may take: of a kernel that somebody has sent, by the time of its reference.
-
-    Raises:
-        WorkError: the reference does not run: nothing can be said of the kernel.
-    """
+    """Return how long the first race may take: of a kernel that somebody has sent, by the time of its reference."""
     if not context.runtime.runs_users_code:
         return FIRST_RACE_DEADLINE_S
     entrant = yardsticks.reference
@@ -162,7 +153,6 @@ async def _raced(
     most_s: float,
     baseline_s: float | None = None,
 ) -> Measurement:
-    """Run one alone and record it."""
     found, cost = await _run(context, task, entrant, reference, most_s=most_s, baseline_s=baseline_s)
     record = context.record(entrant[0], found)
     await context.account.record(task, [record], [cost])

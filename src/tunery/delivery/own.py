@@ -19,9 +19,6 @@ async def with_right_defaults(work: Work, known: Sequence[KnownTask]) -> tuple[K
     """Return what is known of a user's own kernels once each that would run with its default was compared.
 
     There is no ONNX Runtime to compare the whole with. Where the device is absent, nothing can be run.
-
-    Raises:
-        WorkError: a default crashes, hangs or differs from the reference, or cannot be run on the device's host.
     """
     return tuple([each if each.choice.candidate else await _checked(work, each) for each in known])
 

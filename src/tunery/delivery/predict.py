@@ -83,9 +83,6 @@ async def fill(
 
     `ready` is `get_ready`'s result, if it was begun before. What is measured is charged to the job's account, which is
     that of a stored job where the `policy` asks for measurements.
-
-    Raises:
-        UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
     """
     whole = await choices(work, tasks)
     known = tuple(each for each in whole if not _is_too_large(each.task))

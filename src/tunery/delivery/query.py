@@ -41,9 +41,6 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
     """Return the best verified records for a model on this device; with a `policy`, predicted schedules beside them.
 
     What was measured on a compatible device is named as such; it is verified here only with a `policy`.
-
-    Raises:
-        UsageError: the model, shapes or target are wrong.
     """
     imported = await work.model()
     known = await fill(work, imported.tasks, policy)

@@ -24,7 +24,6 @@ _GROUP = "tunery.devices"
 _OURS = {
     "cpu": ("cpu.device", "CpuDevice"),
     "cuda": ("cuda.device", "CudaDevice"),
-    "fake": ("fake", "FakeDevice"),
     "opencl": ("opencl.device", "OpenClDevice"),
 }
 

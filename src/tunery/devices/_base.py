@@ -1,8 +1,8 @@
 """The contract of a device: what runs kernels, as the worker sees it that measures there.
 
-`tunery.devices.contract` is its test-suite, `tunery.devices.fake` the smallest example. The rules of measuring know a
-device by this contract only. An object is made in the process that measures, and nothing of it crosses a process
-border but its description.
+`tunery.testing.device_contract` is its test-suite, `tunery.testing.fake_device` the smallest example. The rules of
+measuring know a device by this contract only. An object is made in the process that measures, and nothing of it
+crosses a process border but its description.
 """
 
 from abc import ABC, abstractmethod

@@ -45,11 +45,7 @@ class DeviceLock:
 
 
 async def _locked(path: Path) -> int:
-    """Return the descriptor of a file that nobody else has locked; closing it lets go.
-
-    Raises:
-        UsageError: there is something else in its place, or it cannot be made.
-    """
+    """Return the descriptor of a file that nobody else has locked; closing it lets go."""
     try:
         descriptor = open_lock(path)
     except OSError as error:

@@ -11,11 +11,7 @@ MACHINE, TRIPLE = "aarch64", "aarch64-linux-gnu"
 
 
 def check_device(device: DeviceDescription) -> None:
-    """Check that a device of another host is one that code is made for here.
-
-    Raises:
-        TargetError: it is not.
-    """
+    """Check that a device of another host is one that code is made for here."""
     if device.facts.get("arch") != MACHINE:
         raise TargetError(
             f"no code is made here for {device.name}: only for {MACHINE}, and for this machine's processor"

@@ -1,4 +1,4 @@
-"""The contract a compiler plug-in fulfils; `tunery.dialects.contract` is its test-suite, `fake` its smallest example.
+"""The contract a compiler plug-in fulfils; `tunery.testing` has its test-suite and, with `fake`, its smallest example.
 
 A plug-in is one class: `Dialect`, which says who it is, and beside it each capability it has. Each of them may be
 missing:

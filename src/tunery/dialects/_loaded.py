@@ -78,9 +78,6 @@ def thread_count(asked: int | None, told: Any) -> int:
     """Return how many threads a compiled network takes: those asked for, else OMP_NUM_THREADS, else the file's.
 
     The last two are at most the cores that this process may use: a file of a larger machine starts no more.
-
-    Raises:
-        ValueError: that is no number that any machine has.
     """
     if type(told) is not int or not 1 <= told <= MOST_THREADS:
         raise ValueError(f"it takes {told!r:.20} threads, not 1 to {MOST_THREADS}")
@@ -101,7 +98,6 @@ class CompiledNetwork(ABC):
     threads: int
 
     def __repr__(self) -> str:
-        """Return what it takes and gives."""
         sides = (
             ", ".join(f"{one.name}: {one.dtype}{shape_text(one.shape)}" for one in of)
             for of in (self.inputs, self.outputs)
@@ -109,7 +105,6 @@ class CompiledNetwork(ABC):
         return f"<compiled network: {' -> '.join(sides)}; threads={self.threads}>"
 
     def _repr_html_(self) -> str:
-        """Return what it takes and gives as a table, for a notebook."""
         rows = [
             f"<tr><td>{side}</td><td>{escape(one.name)}</td><td>{escape(one.dtype)}</td>"
             f"<td>{' x '.join('?' if size < 0 else str(size) for size in one.shape)}</td></tr>"
@@ -128,11 +123,6 @@ class CompiledNetwork(ABC):
         An array is NumPy's, or anything on the CPU that speaks DLPack, such as torch's tensors; it is not copied to
         look at it. With `out`, the outputs are written to these arrays or tensors, one per output in order, and
         returned as views of them.
-
-        Raises:
-            UsageError: wrong number, shape or dtype of inputs, or of `out`; inputs are given by name; or places of
-                `out` share memory.
-            WorkError: the network cannot be run on these values.
         """
         if named:
             raise self._in_order()
@@ -169,19 +159,12 @@ class CompiledNetwork(ABC):
 
         By the key of the workload that a kernel computes; by its name where it is none's, as a copy or a part that ONNX
         Runtime runs (`SEGMENT`). Time between kernels is not in it. Empty where the compiler cannot tell.
-
-        Raises:
-            UsageError: wrong number, shape or dtype of inputs.
         """
         self.checked(arrays)
         return {}
 
     def checked(self, arrays: Sequence[Any]) -> Sequence[Array]:
-        """Return `arrays` as NumPy's, without a copy, if they fit the inputs.
-
-        Raises:
-            UsageError: they do not; the message names the first that does not.
-        """
+        """Return `arrays` as NumPy's, without a copy, if they fit the inputs."""
         wanted = self._wanted
         if len(arrays) == len(wanted):
             for array, (_, shape, dtype) in zip(arrays, wanted, strict=True):
@@ -240,11 +223,7 @@ def _overlaps_itself(array: Array) -> bool:
 
 
 def _fitting(value: Any, what: str, spec: TensorSpec) -> Array:
-    """Return a value as an array, without a copy.
-
-    Raises:
-        UsageError: it is none, or not the one of `spec`.
-    """
+    """Return a value as an array, without a copy."""
     array: Array = value
     if isinstance(value, np.generic):
         array = np.asarray(value)

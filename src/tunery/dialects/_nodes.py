@@ -43,7 +43,6 @@ def _name(node: Any, taken: Counter[str]) -> str:
 
 
 def node_labels(path: Path) -> list[str]:
-    """Return the labels of the nodes in a file."""
     import onnx
 
     return labels(onnx.load(path, load_external_data=False).graph.node)

@@ -37,7 +37,6 @@ class Session:
         )
 
     def get(self) -> Any:
-        """Return the session of this process."""
         if self._process != os.getpid():
             # The parent's is never freed here: that would wait for its threads.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))

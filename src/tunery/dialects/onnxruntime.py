@@ -53,11 +53,7 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
         output: Path,
         parts: Mapping[str, Built] = MappingProxyType({}),
     ) -> Compiled:
-        """Put the network's file into an archive; `elsewhere` of what is returned names all its nodes, without reasons.
-
-        Raises:
-            DialectError: the network has no file.
-        """
+        """Put the network's file into an archive; `elsewhere` of the result names all its nodes, without reasons."""
         if not network.path:
             raise DialectError(f"{network.name} has no ONNX file for ONNX Runtime to run")
         if network.weights:
@@ -83,11 +79,7 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
 
 
 def run_once(model: bytes, inputs: Sequence[tuple[str, Sequence[int], str]]) -> list[tuple[int, ...]]:
-    """Return the shapes of a model's outputs for inputs of these names, shapes and dtypes, which are zeros.
-
-    Raises:
-        DialectError: it cannot be run on zeros.
-    """
+    """Return the shapes of a model's outputs for inputs of these names, shapes and dtypes, which are zeros."""
     feed = {name: np.zeros(tuple(shape), dtype) for name, shape, dtype in inputs}
     try:
         return [one.shape for one in Session(model, 1, spinning=False).get().run(None, feed)]

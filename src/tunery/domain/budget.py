@@ -48,10 +48,6 @@ class Budget:
         """Read `10min`, `500trials`, `$2`, `50kJ`, or several of different kinds joined by commas or plus signs.
 
         Several texts count as one; `least` is what limits must be at least, by default what a job needs.
-
-        Raises:
-            BudgetError: no number, no unit, an unknown unit or currency, nothing or less, less than `least`, more
-                than `MOST`, or the same kind given twice.
         """
         joined = text if isinstance(text, str) else ",".join(text)
         budget, whole = cls(), _cut(joined)
@@ -77,7 +73,6 @@ class Budget:
 
     @property
     def unlimited(self) -> bool:
-        """Whether nothing is limited."""
         return self == Budget()
 
     def __str__(self) -> str:
@@ -149,11 +144,7 @@ def _finite(amount: float, text: str) -> float:
 
 
 def parse_latency(text: str) -> float:
-    """Read a latency such as `12ms`, `800us` or `0.1s`, in seconds.
-
-    Raises:
-        BudgetError: no number, no unit, an unknown unit, or nothing or less.
-    """
+    """Read a latency such as `12ms`, `800us` or `0.1s`, in seconds."""
     units = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
     match = re.fullmatch(rf"\s*{_NUMBER}\s*([a-zµ]+)\s*", text, re.IGNORECASE)
     if not match or match[2].lower() not in units:

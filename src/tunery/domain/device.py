@@ -37,7 +37,6 @@ class DeviceDescription:
 
 
 def fingerprint_of(facts: Mapping[str, Any]) -> str:
-    """Return the fingerprint of the device whose `as_facts` these are."""
     rest = {name: value for name, value in facts.items() if name not in {"kind", "name", "cores"}}
     return digest(*(str(facts.get(name, "")) for name in ("kind", "name", "cores")), canonical_json(rest))
 
@@ -109,10 +108,6 @@ class HostFacts:
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what others rely on.
-
-        Raises:
-            ValueError: no host is like that.
-        """
+        """Check what others rely on."""
         if not (1 <= self.granted <= len(self.cores) and self.memory_bytes > 0 and math.isfinite(self.clock_s)):
             raise ValueError("no host has such cores, memory and time")

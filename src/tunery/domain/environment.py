@@ -44,7 +44,6 @@ class Environment:
         return self if self.measuring_preload is None else replace(self, python="", preload=self.measuring_preload)
 
     def preloading(self, *modules: str) -> "Environment":
-        """Return this environment with further modules to preload."""
         return replace(self, preload=(*self.preload, *modules))
 
 

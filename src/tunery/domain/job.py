@@ -100,5 +100,4 @@ class JobStatus:
 
     @property
     def kind(self) -> str:
-        """What it does: one of `service/kinds`."""
         return str(self.request.get("kind", DEFAULT_KIND))

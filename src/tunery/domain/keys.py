@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 
 def canonical_json(value: Mapping[str, Any] | list[Any]) -> str:
-    """Return `value` as JSON that is equal for equal content: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 

@@ -89,7 +89,6 @@ class Measurement:
 
     @property
     def latency_s(self) -> float | None:
-        """Median of the samples, None where nothing was timed."""
         return median(self.samples_s) if self.samples_s else None
 
     @property
@@ -99,7 +98,6 @@ class Measurement:
 
     @property
     def paced_s(self) -> tuple[float, ...]:
-        """The samples as finals are ranked by."""
         return paced(self.samples_s, self.context)
 
 

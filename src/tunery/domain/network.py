@@ -24,7 +24,6 @@ class TensorSpec:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
 
@@ -42,9 +41,6 @@ def merged_specs(several: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, .
 
     >>> merged_specs([[TensorSpec("x", (1, 8), "float32")], [TensorSpec("x", (4, 8), "float32")]])
     (TensorSpec(name='x', shape=(-1, 8), dtype='float32'),)
-
-    Raises:
-        UsageError: an array has not as many dimensions in one as in another.
     """
     for alike in zip(*several, strict=True):
         if odd := next((spec for spec in alike if len(spec.shape) != len(alike[0].shape)), None):
@@ -93,16 +89,11 @@ class Network:
 
     @property
     def blobs(self) -> tuple[BlobDigest, ...]:
-        """The blobs that it has."""
         return tuple(blob for blob in (self.blob, self.weights) if blob)
 
 
 def merged_network(networks: Sequence[Network]) -> Network:
-    """Return the network of one model for several bindings of its shapes.
-
-    Raises:
-        UsageError: an input or output has not as many dimensions with one as with another.
-    """
+    """Return the network of one model for several bindings of its shapes."""
     return replace(
         networks[0],
         digest=digest(*(network.digest for network in networks)),

@@ -77,11 +77,7 @@ class OperatorKey:
 
     @staticmethod
     def parse(text: str) -> "OperatorKey":
-        """Return the key that a text is, with its parts in any order and defaults given or not.
-
-        Raises:
-            OperatorKeyError: it is none.
-        """
+        """Return the key that a text is, with its parts in any order and defaults given or not."""
         pattern = OperatorPattern.parse(text)
         found = dict(pattern.fields)
         signature = _SIGNATURES.get(pattern.kind)
@@ -120,11 +116,7 @@ class OperatorPattern:
 
     @staticmethod
     def parse(text: str) -> "OperatorPattern":
-        """Return what operators a text names: a whole key, parts of one, or its beginning.
-
-        Raises:
-            OperatorKeyError: it names none.
-        """
+        """Return what operators a text names: a whole key, parts of one, or its beginning."""
         if len(text) > _MOST_CHARACTERS:
             raise OperatorKeyError(f"has {len(text)} characters; {_MOST_CHARACTERS} are the most")
         bare = re.sub(r"\s+", "", text).lower()
@@ -150,7 +142,6 @@ class OperatorPattern:
         return OperatorPattern(kind, tuple(fields.items()), tuple(fused), bare)
 
     def matches(self, key: OperatorKey) -> bool:
-        """Say whether a key is among them."""
         return (":" in self.text and str(key).startswith(self.text)) or (
             key.kind == self.kind
             and all(_agrees(key, name, value) for name, value in self.fields)
@@ -168,9 +159,6 @@ def operator_key(
 
     >>> operator_key("softmax", {"x": ((8, 128), "float32")}, {"axis": -1})
     'softmax:x=8x128:float32'
-
-    Raises:
-        OperatorKeyError: it has none: a name, a value or a type is of a form that no key can hold.
     """
     parts = [f"{name}={_shape(shape)}:{dtype}" for name, (shape, dtype) in tensors.items()]
     parts += [

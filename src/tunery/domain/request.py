@@ -79,7 +79,6 @@ class Request:
 
     @property
     def each_dialect(self) -> "tuple[Request, ...]":
-        """The request for each of its dialects alone."""
         return tuple(replace(self, dialect=name) for name in self.dialects)
 
     @property
@@ -354,7 +353,6 @@ class CompileReport:
     dialects: tuple[DialectResult, ...] = ()
 
     def request_of(self, request: Request) -> Request:
-        """Return the request as one of the dialect that made the file."""
         return replace(request, dialect=self.dialect) if self.dialect else request
 
     @property

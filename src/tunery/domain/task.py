@@ -54,12 +54,10 @@ class Workload:
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
-        """The arguments that are read."""
         return self.arguments[: len(self.arguments) - self.outputs]
 
     @property
     def output_specs(self) -> tuple[TensorSpec, ...]:
-        """The arguments that are written."""
         return self.arguments[len(self.arguments) - self.outputs :]
 
 

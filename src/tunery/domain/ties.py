@@ -50,7 +50,6 @@ def interval(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return a distribution-free confidence interval of the median (order statistics), None where too few samples."""
     rank = _rank(len(samples), confidence)
     if rank == 0:
         return None

@@ -1,7 +1,4 @@
-"""Engines run stages: `LocalEngine` in this machine's processes, `InlineEngine` in this one, for tests.
-
-Our own are there by name, others by the entry point group `tunery.engines`.
-"""
+"""Engines run stages in workers. Our own are there by name, others by the entry point group `tunery.engines`."""
 
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -11,7 +8,6 @@ from tunery._errors import UsageError
 from tunery.engines._base import Engine, HostControl, HostUse, OnUsage, Role, WorkerSpec
 
 if TYPE_CHECKING:
-    from tunery.engines.inline import InlineEngine
     from tunery.engines.joined import JoinedEngine
     from tunery.engines.local.engine import LocalEngine
     from tunery.engines.remote.engine import AgentEngine
@@ -21,7 +17,6 @@ __all__ = [
     "Engine",
     "HostControl",
     "HostUse",
-    "InlineEngine",
     "JoinedEngine",
     "LocalEngine",
     "OnUsage",
@@ -33,14 +28,12 @@ __all__ = [
 _GROUP = "tunery.engines"
 _CLASSES = {
     "AgentEngine": "tunery.engines.remote.engine",
-    "InlineEngine": "tunery.engines.inline",
     "JoinedEngine": "tunery.engines.joined",
     "LocalEngine": "tunery.engines.local.engine",
 }
 """Loaded when they are first asked for: every worker imports this module, and needs none of them."""
 _OURS = {
     "local": "tunery.engines.local.engine:LocalEngine",
-    "inline": "tunery.engines.inline:InlineEngine",
     "ray": "tunery.engines.ray.engine:RayEngine",
 }
 

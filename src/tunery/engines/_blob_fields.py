@@ -38,7 +38,6 @@ def blob_finder(hint: Any) -> Finder | None:  # noqa: PLR0911 - one for each kin
 
 
 def find_all(finders: Iterable[Finder | None], values: Iterable[object]) -> tuple[str, ...]:
-    """Return the blobs in values, each once, by the finder of each."""
     pairs = ((finder, value) for finder, value in zip(finders, values, strict=True) if finder is not None)
     return tuple(dict.fromkeys(digest for finder, value in pairs for digest in finder(value)))
 

@@ -38,11 +38,7 @@ class Signatures:
         self._result_finders: dict[str, Finder | None] = {}
 
     def encode_settings(self, settings: Mapping[str, Any]) -> bytes:
-        """Return the constructor's keyword arguments as JSON.
-
-        Raises:
-            TypeError: the constructor has no such parameter, or a value does not fit its annotation.
-        """
+        """Return the constructor's keyword arguments as JSON."""
         return _dump(self._settings_adapter(list(settings)), tuple(settings.values()), "settings")
 
     def create(self, names: Sequence[str], body: bytes, blobs: Callable[[], Blobs]) -> Any:
@@ -55,15 +51,10 @@ class Signatures:
         return self.cls(**dict(zip(names, values, strict=True)), **given)
 
     def encode_arguments(self, method: str, args: tuple[object, ...]) -> bytes:
-        """Return a call's arguments as a JSON array.
-
-        Raises:
-            TypeError: no such public method, the wrong number of arguments, or one does not fit its annotation.
-        """
+        """Return a call's arguments as a JSON array."""
         return _dump(self._arguments_adapter(method, len(args)), args, method)
 
     def decode_arguments(self, method: str, count: int, body: bytes) -> tuple[Any, ...]:
-        """Return the `count` arguments that `encode_arguments` wrote."""
         return tuple(self._arguments_adapter(method, count).validate_json(body))
 
     def encode_result(self, method: str, result: object) -> bytes:
@@ -71,7 +62,6 @@ class Signatures:
         return _dump(self._result_adapter(method), (result,), f"the result of {method}")
 
     def decode_result(self, method: str, body: bytes) -> Any:
-        """Return the result that `encode_result` wrote."""
         return self._result_adapter(method).validate_json(body)[0]
 
     def blobs_in_settings(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -80,14 +70,12 @@ class Signatures:
         return find_all([blob_finder(hints.get(name, Any)) for name in settings], settings.values())
 
     def blobs_in_arguments(self, method: str, args: tuple[object, ...]) -> tuple[str, ...]:
-        """Return the blobs that a call's arguments name."""
         key = method, len(args)
         if key not in self._finders:
             self._finders[key] = [blob_finder(hint) for hint in self._argument_types(method, len(args))]
         return find_all(self._finders[key], args)
 
     def blobs_in_result(self, method: str, result: object) -> tuple[str, ...]:
-        """Return the blobs that a method's result names."""
         if method not in self._result_finders:
             hint = typing.get_type_hints(self._function(method), include_extras=True).get("return", Any)
             self._result_finders[method] = blob_finder(hint)

@@ -41,11 +41,7 @@ class JoinedEngine(Engine):
             self.add(host, engine)
 
     def add(self, host: str, engine: Engine) -> None:
-        """Have a further host's engine join.
-
-        Raises:
-            EngineError: there is one of that name, or no host is called so.
-        """
+        """Have a further host's engine join."""
         if host in self._engines or "/" in host:
             raise EngineError(f"two hosts are called {host!r}, or none may be; give one of them another name")
         if self._engines:
@@ -62,7 +58,6 @@ class JoinedEngine(Engine):
         self._left |= {host}
 
     def come_back(self, host: str) -> None:
-        """Have a host that has left be one again, if it has."""
         self._left -= {host}
 
     @classmethod

@@ -14,7 +14,6 @@ _PAYS = 1.1
 
 
 def degrees_to_try(slots: int) -> list[int]:
-    """Return the degrees that calibration looks at: powers of two, and all slots."""
     found = [2**power for power in range(1, slots.bit_length()) if 2**power < slots]
     return [*found, slots] if slots > 1 else []
 

@@ -51,7 +51,6 @@ class Finalist:
     traits: Mapping[str, Any] = field(default_factory=dict)
 
     def fail(self, error: Exception) -> None:
-        """Take it out of the running."""
         self.error = f"{type(error).__name__}: {error}"[:500]
         self.sampler = None
 

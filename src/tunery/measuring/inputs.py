@@ -25,11 +25,7 @@ def size_bytes(specs: Sequence[TensorSpec]) -> int:
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """Return the NumPy dtype called `name`, including the low-precision ones of ml_dtypes.
-
-    Raises:
-        TypeError: neither NumPy nor ml_dtypes knows it.
-    """
+    """Return the NumPy dtype called `name`, including the low-precision ones of ml_dtypes."""
     low_precision = getattr(ml_dtypes, name, None)
     return np.dtype(name if low_precision is None else low_precision)
 
@@ -50,7 +46,6 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int, *, positive: bool = Fals
 
 
 def index_bound(specs: Sequence[TensorSpec], position: int) -> int:
-    """Return the exclusive upper bound that is safe for the argument at `position` if it is an index."""
     others = [spec for i, spec in enumerate(specs) if i != position and spec.shape]
     indexed = [spec for spec in others if spec.dtype not in _INDEX_TYPES] or others
     return max(1, min((size for spec in indexed for size in spec.shape), default=_LONE_INDEX_BOUND))

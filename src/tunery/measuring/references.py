@@ -35,7 +35,6 @@ class References:
         self._kept: OrderedDict[_Key, _Entry] = OrderedDict()
 
     def get(self, task: Task, reference: Built, number: int) -> tuple[list[Array], list[Expected]]:
-        """Return the inputs with this number and what the reference makes of them."""
         key = self._key(task, reference), number
         if key not in self._kept:
             stored = self._read(task, key)

@@ -101,11 +101,7 @@ class Sampler:
         return Sample(seconds, seconds, self._watch.since(mark))
 
     def calibrate(self) -> Sample:
-        """Raise the loop count until a sample lasts long enough, and return that sample.
-
-        Raises:
-            BadTimeError: the clock shows no time even for the largest loop, or an impossible one.
-        """
+        """Raise the loop count until a sample lasts long enough, and return that sample."""
         for _ in range(_CALIBRATIONS):
             sample = self._take()
             if sample.spent_s >= self._least_s or self.calls >= self._settings.max_calls:
@@ -117,11 +113,7 @@ class Sampler:
         return sample
 
     def sample(self) -> Sample:
-        """Take one sample.
-
-        Raises:
-            BadTimeError: the time is zero, negative or not finite.
-        """
+        """Take one sample."""
         sample = self._take()
         if sample.seconds <= 0:
             raise BadTimeError(f"{self.calls} calls took {sample.spent_s} s by the device's clock")

@@ -74,7 +74,6 @@ class Measurer:
         self._last_load: dict[str, Any] | None = None
 
     def describe(self) -> DeviceDescription:
-        """Return what the device is that this worker measures on."""
         return self._described
 
     def race(  # noqa: PLR0917 - arguments cross a process border by position
@@ -95,9 +94,6 @@ class Measurer:
         built unscheduled program. `degree` is how many measurements share the device meanwhile, `deviation` by which
         share that was seen to slow kernels of this task: a candidate is not given up for less. Whatever the kernel
         raises is an outcome: this method returns a measurement.
-
-        Raises:
-            BlobNotFoundError: a built candidate is not on this host.
         """
         start = self._device.clock()
         built, yardstick = open_built(self._blobs, artifact), open_built(self._blobs, reference)
@@ -128,9 +124,6 @@ class Measurer:
 
         After every `look` of at most `rounds` rounds those leave that are clearly behind; with 0 all stay. Returns one
         measurement per candidate, in their order, in mode FINAL.
-
-        Raises:
-            BlobNotFoundError: a built candidate is not on this host.
         """
         yardstick, *entrants = [open_built(self._blobs, one) for one in (reference, *artifacts)]
         finalists = [self._prepare(task, built, yardstick) for built in entrants]

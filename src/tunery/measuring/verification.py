@@ -61,7 +61,6 @@ class Expected:
 
 
 def expect(workload: Workload, outputs: Sequence[Array]) -> list[Expected]:
-    """Prepare the reference's outputs (of the workload's output specs, in order) for comparison."""
     length = reduction_length(workload)
     prepared = []
     for spec, values in zip(workload.output_specs, outputs, strict=True):
@@ -90,7 +89,6 @@ def compare(
 
 
 def merge(verdicts: Sequence[Verification]) -> Verification:
-    """Join the verdicts on independent inputs into one: it passes if all did."""
     inputs = sum(verdict.inputs for verdict in verdicts)
     worst = max((verdict.max_error for verdict in verdicts), default=0.0)
     failed = next((verdict for verdict in verdicts if not verdict.passed), None)
@@ -99,7 +97,6 @@ def merge(verdicts: Sequence[Verification]) -> Verification:
 
 
 def is_float(dtype: np.dtype[np.generic]) -> bool:
-    """Whether the dtype is a float, NumPy's or one of ml_dtypes."""
     return bool(np.issubdtype(dtype, np.floating)) or (hasattr(ml_dtypes, dtype.name) and "int" not in dtype.name)
 
 
@@ -117,7 +114,6 @@ def reduction_length(workload: Workload) -> float:
 
 
 def finite_share(values: Array) -> float:
-    """Return which share of the elements is finite; 1.0 for integers."""
     return float(np.mean(np.isfinite(values))) if values.size and is_float(values.dtype) else 1.0
 
 
@@ -209,7 +205,6 @@ def _float_deviation(reference: Array, values: Array, limit: npt.NDArray[np.floa
 
 
 def _first(reference: Array, values: Array, wrong: npt.NDArray[np.bool_]) -> str:
-    """Say which element is the first wrong one, what it is and what it should be."""
     place = tuple(int(number) for number in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
     return f", the first at {list(place)}: {values[place]!s:.24} instead of {reference[place]!s:.24}"
 

@@ -22,11 +22,7 @@ _KINDS = (
 
 @contextmanager
 def open_regular(path: Path, most_bytes: int, too_large: str) -> Iterator[IO[bytes]]:
-    """Open a regular file of at most `most_bytes` for reading; `too_large` says what to do about a larger one.
-
-    Raises:
-        ModelError: it is missing, not readable, too large, or no file but a directory, a pipe or a device.
-    """
+    """Open a regular file of at most `most_bytes` for reading; `too_large` says what to do about a larger one."""
     try:
         # A pipe without a writer would hold up the opening itself.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -55,11 +51,7 @@ def _check(path: Path, found: os.stat_result, most_bytes: int, too_large: str) -
 
 
 def refuse_compiled(path: Path) -> None:
-    """Refuse what tunery has compiled, whatever it is called.
-
-    Raises:
-        ModelError: it is a compiled network.
-    """
+    """Refuse what tunery has compiled, whatever it is called."""
     with suppress(ArchiveError, OSError, ValueError), open_archive(path) as archive:
         if "dialect" in archive.manifest:
             raise ModelError(
@@ -69,11 +61,7 @@ def refuse_compiled(path: Path) -> None:
 
 
 def read_regular(path: Path, most_bytes: int, too_large: str) -> bytes:
-    """Return the bytes of such a file, as many as it had when it was opened.
-
-    Raises:
-        ModelError: as `open_regular`.
-    """
+    """Return the bytes of such a file, as many as it had when it was opened."""
     with open_regular(path, most_bytes, too_large) as file:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
@@ -95,5 +83,4 @@ def shown(path: Path) -> str:
 
 
 def gigabytes(size: int) -> str:
-    """Return a size in words, such as 2.1 GB."""
     return f"{size / 1e9:.3g} GB"

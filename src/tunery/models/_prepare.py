@@ -72,20 +72,13 @@ def prepare(
     `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`, and
     sizes to dimensions by name, for example `{"batch": (4,)}`. `trust` lets a torch program run code
     that it holds; without it, one that needs that is refused.
-
-    Raises:
-        ModelError: the source cannot be read, bound to shapes or simplified; its one sentence says what to do next.
     """
     with _explained(model, directory):
         return _prepare(model, shapes, directory, known, trust=trust)
 
 
 def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool = False) -> str:
-    """Return the digest of the network that `prepare` would return, in a fraction of its time.
-
-    Raises:
-        ModelError: as `prepare`.
-    """
+    """Return the digest of the network that `prepare` would return, in a fraction of its time."""
     with _explained(model, directory):
         directory.mkdir(parents=True, exist_ok=True)
         return _identity(_open(model, directory, trust=trust), shapes)
@@ -103,9 +96,6 @@ def prepare_free(
 
     Free are the dimensions that the model declares so, and those that are not the same in all `bindings` of its shapes;
     `outputs` are those of the model bound so.
-
-    Raises:
-        ModelError: as `prepare`.
     """
     with _explained(model, directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -125,7 +115,6 @@ def prepare_free(
 
 
 def _fixed(model: onnx.ModelProto, outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Return outputs with the sizes alone that the model declares."""
     declared = {value.name: value.type.tensor_type.shape.dim for value in model.graph.output}
     found = []
     for spec in outputs:
@@ -136,11 +125,7 @@ def _fixed(model: onnx.ModelProto, outputs: Sequence[TensorSpec]) -> list[Tensor
 
 
 def check(model: str) -> None:
-    """Check what the name of a model tells by itself, and what kind of file it is, at no cost.
-
-    Raises:
-        ModelError: there is no such file, it is none that can be read, or the zoo has no such network.
-    """
+    """Check what the name of a model tells by itself, and what kind of file it is, at no cost."""
     if model.startswith(_ZOO):
         _zoo_parts(model.removeprefix(_ZOO))
         return
@@ -181,7 +166,6 @@ def _too_much_memory(model: str) -> str:
 
 
 def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Bind the source's model, in place, and return the digest of what comes out of it."""
     bound = bind(source.model, {name: tuple(shape) for name, shape in shapes.items()}, source.batch)
     wanted = canonical_json({name: list(shape) for name, shape in bound.items()})
     known = (*expandable(source.model), *fused(source.model), *loops(source.model))
@@ -244,7 +228,6 @@ def _prepare(
 
 
 def _read_others(source: _Source, path: Path) -> None:
-    """Read the large weights that are not kept as they are."""
     for tensor in source.model.graph.initializer:
         if tensor.name in source.large and tensor.name not in source.kept:
             _onnx_file.load_weight(tensor, path)
@@ -283,7 +266,6 @@ def _name(path: Path) -> str:
 
 
 def _zoo_parts(text: str) -> tuple[str, int | None]:
-    """Return a zoo network's name, which is there, and its batch size."""
     name, at, amount = text.partition("@")
     if at and not (len(amount) <= _LONGEST_BATCH and amount.isdecimal() and int(amount) > 0):
         raise ModelError(

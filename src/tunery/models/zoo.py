@@ -35,17 +35,12 @@ class ZooEntry:
 
 @cache
 def names() -> tuple[ZooEntry, ...]:
-    """Return all networks of the zoo, by name."""
     index = json.loads(_graphs().joinpath("index.json").read_text())
     return tuple(ZooEntry(name, entry["kind"], entry["parameters"]) for name, entry in sorted(index.items()))
 
 
 def check(name: str) -> None:
-    """Check that the zoo has a network.
-
-    Raises:
-        ModelError: it has not; the message suggests near names.
-    """
+    """Check that the zoo has a network."""
     known = [entry.name for entry in names()]
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
@@ -54,11 +49,7 @@ def check(name: str) -> None:
 
 
 def graph(name: str) -> bytes:
-    """Return the weightless graph of a network as serialised ONNX.
-
-    Raises:
-        ModelError: the zoo has no such network; the message suggests near names.
-    """
+    """Return the weightless graph of a network as serialised ONNX."""
     check(name)
     return gzip.decompress(_graphs().joinpath(f"{name}.onnx.gz").read_bytes())
 

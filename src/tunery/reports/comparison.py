@@ -55,7 +55,6 @@ def batch_lines(inputs: Sequence[str]) -> list[str]:
 
 
 def _against(rival: "Latency", ours: "Latency") -> str:
-    """Say how the network compares with ONNX Runtime: by medians where runs can tell them apart."""
     verdict = f"{_verdict(rival.median, ours.median)} than ONNX Runtime"
     if not rival.covers(ours) and not ours.covers(rival):
         return verdict
@@ -89,7 +88,6 @@ def _sum_of_tasks(report: "BenchReport") -> list[str]:
 
 
 def _where(whole_s: float, tasks_s: float, kernels_s: float, both_s: Sequence[float], layouts_s: float) -> str:
-    """Say where a network's time arises that its tasks do not have."""
     (alone_s, inside_s), rest_s = both_s, max(whole_s - kernels_s, 0.0)
     apart = f"{milliseconds(inside_s)} of them {milliseconds(alone_s)} when timed alone" if alone_s else "none alone"
     return (

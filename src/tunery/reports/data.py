@@ -206,7 +206,6 @@ def bench_data(report: "BenchReport") -> dict[str, Any]:
 
 
 def collect_data(report: "CollectReport") -> dict[str, Any]:
-    """Return the report of a collection as plain data."""
     names = (
         "tasks", "candidates", "per_second", "import_s", "wall_s", "left", "stopped", "outcomes", "kinds", "failed",
     )  # fmt: skip
@@ -222,13 +221,11 @@ def by_dialect(tasks: Sequence[TaskState]) -> dict[str, list[TaskState]]:
 
 
 def total(tasks: Sequence[TaskState], what: str) -> float | None:
-    """Return the weighted sum of `baseline_s` or `best_s`, None while a task has none."""
     values = [(task.weight, getattr(task, what)) for task in tasks]
     return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
 
 
 def sums(tasks: Sequence[TaskState]) -> tuple[float | None, float | None]:
-    """Return the untuned and the tuned sum of the tasks that were reached, None where one is missing."""
     reached = reached_of(tasks)
     return (total(reached, "baseline_s"), total(reached, "best_s")) if reached else (None, None)
 

@@ -22,7 +22,6 @@ SUFFIX = ".tunery"
 
 
 def energy(joules: float, *, modelled: bool = False) -> str:
-    """Return joules as people write them: `850 J`, `12.3 kJ`; `modelled` marks an estimate."""
     text = f"{joules:.3g} J" if joules < 1e3 else f"{joules / 1e3:.3g} kJ" if joules < 1e6 else f"{joules / 1e6:.3g} MJ"
     return text + (" (modelled)" if modelled else "")
 
@@ -79,7 +78,6 @@ def ratio(before: float | None, after: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people write them: `2.3s`, `1min 20s`, `2h 05min`."""
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -100,7 +98,6 @@ def printable(text: str, *, lines: bool = True) -> str:
 
 
 def shape_texts(request: "Request") -> list[str]:
-    """Return a request's shapes as the options of a command have them, such as `batch=1,4` and `x=1x3x224x224`."""
     found = []
     for name in request.shapes:
         values = ["x".join(map(str, one.shapes[name])) for one in request.each_shape]
@@ -109,7 +106,6 @@ def shape_texts(request: "Request") -> list[str]:
 
 
 def file_name(name: str, request: "Request | None" = None) -> str:
-    """Return the file name for a compiled network called `name`; what a `request` asks for beside it is in the name."""
     asked = [text.rpartition("=")[2].replace(",", "_") for text in shape_texts(request)] if request else []
     asked += [request.target] if request and request.target != "native" else []
     safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in "-".join([name, *asked]))

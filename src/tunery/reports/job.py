@@ -89,11 +89,7 @@ class JobView:
 
 
 def job_view(store: "Store", job_id: str) -> JobView:
-    """Return what the store knows of a job, one that runs included.
-
-    Raises:
-        NothingFoundError: there is no such job.
-    """
+    """Return what the store knows of a job, one that runs included."""
     status = store.job(job_id)
     events = [event for event in store.events.after(job_id=job_id) if event.kind != "progress"]
     return view_of(status, store.trials(job_id), events)
@@ -185,7 +181,6 @@ def _curve(status: JobStatus, trials: "Sequence[Trial]") -> list[Point]:
 
 
 def _at_first(task: TaskState, ours: Mapping[str, "Trial"]) -> float:
-    """Return what a task took when the job began."""
     assert task.baseline_s is not None
     assert task.best_s is not None
     found = [trial.rank_s for trial in ours.values() if trial.rank_s is not None]
@@ -248,7 +243,6 @@ def failure_data(tasks: Iterable[TaskState], failures: "Iterable[Failure]") -> l
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:
-    """Return a line about one of them."""
     said = "{name}: candidate {candidate:.8} ended as {outcome}".format(**failure)
     return f"{said}: {failure['detail']}" if failure["detail"] else said
 

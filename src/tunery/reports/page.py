@@ -20,7 +20,6 @@ _USUAL = ("ok", "abandoned", "filtered")
 
 
 def job_page(view: JobView) -> str:
-    """Return the whole page of a job as HTML."""
     title = f"{view.network} · job {view.job}"
     return _HEAD.format(made_by=MADE_BY, title=escape(title), style=f"{STYLE}\n{_PAGE}", body=job_body(view))
 
@@ -47,7 +46,6 @@ def job_body(view: JobView) -> str:
 
 
 def notebook(view: JobView) -> str:
-    """Return a job for a notebook's cell: what was gained, the curve, and the operators, in the notebook's colours."""
     gain = f"{escape(view.network)}: {_ms(view.before_s)} untuned, {_ms(view.after_s)} tuned ({view.state})"
     plot = f'<div style="max-width:34rem">{curve_plot(view.curve, spent=False, rival_s=view.onnxruntime_s)}</div>'
     table = operators_table(view.operators) if view.operators else ""
@@ -72,7 +70,6 @@ def facts(view: JobView) -> str:
 
 
 def operators_table(operators: Sequence[Operator]) -> str:
-    """Return the operators by their share of the network's time."""
     theirs = any(row.onnxruntime_s is not None for row in operators)
     heads = ["operator", "#share", "", "#before ms", "#after ms", "#speed-up",
              *(["#ONNX Runtime ms"] if theirs else []), "kind", "#calls", "#measured", "outcomes", "note"]  # fmt: skip

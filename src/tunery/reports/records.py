@@ -38,11 +38,7 @@ def _data(task: Task, record: Record) -> dict[str, Any]:
 
 
 def pattern_of(text: str) -> OperatorPattern:
-    """Return which operators a text names: a whole operator key, parts of one, or its beginning.
-
-    Raises:
-        UsageError: it names none.
-    """
+    """Return which operators a text names: a whole operator key, parts of one, or its beginning."""
     try:
         return OperatorPattern.parse(text)
     except OperatorKeyError as error:
@@ -52,14 +48,12 @@ def pattern_of(text: str) -> OperatorPattern:
 def best_operators(
     store: "Store", pattern: OperatorPattern | None = None, workloads: Collection[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Return what `Store.operators` knows of all that are asked for, as plain data."""
     names = device_names(store)
     found = store.operators(pattern=pattern, workloads=workloads, limit=None)
     return [operator_data(one, names) for one in found]
 
 
 def device_names(store: "Store") -> dict[str, str]:
-    """Return what the devices are called, by fingerprint."""
     return {device.fingerprint: str(device.facts.get("name", "")) for device in store.devices.find()}
 
 

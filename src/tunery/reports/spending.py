@@ -31,9 +31,6 @@ def spend_data(store: "Store", job_id: str = "", *, account: str | None = None, 
     """Return what a job has spent, or all of an account's, or all that are: the documented JSON of `spend`.
 
     With `prices`, a price sheet, money is what it would cost by that.
-
-    Raises:
-        NothingFoundError: there is no such job.
     """
     jobs = [store.job(job_id)] if job_id else store.jobs(_MOST_JOBS, account=account)
     charges = store.ledger(job_id or None, account=account)
@@ -151,7 +148,6 @@ def _share(amounts: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def bar(share: float) -> str:
-    """Return a bar of text for a share between 0 and 1."""
     return "█" * round(_BAR * min(max(share, 0.0), 1.0))
 
 
@@ -163,11 +159,7 @@ def draw(
     inputs: Iterable[Path] = (),
     force: bool = False,
 ) -> None:
-    """Draw core time by stage, task, outcome and host, and the shares that did not help, to an image file.
-
-    Raises:
-        UsageError: matplotlib is not installed or knows no such kind of file, or `path` must not be replaced.
-    """
+    """Draw core time by stage, task, outcome and host, and the shares that did not help, to an image file."""
     kind = path.suffix.removeprefix(".").lower()
     if kind not in _IMAGES:
         raise UsageError(f"cannot draw {str(path)!r}; name a .png, .svg or .pdf file")

@@ -105,7 +105,6 @@ def parameter_lines(tasks: Sequence[TaskState]) -> Iterator[str]:
 
 
 def _tasks_text(tasks: Sequence[TaskState], width: int | None) -> list[str]:
-    """Return a table of the tasks for each dialect, under its name where there are several."""
     each = by_dialect(tasks) if tasks else {}
     tables = {name: as_text(tasks_table(found), width) for name, found in each.items()}
     return [f"{name}:\n{text}" if len(tables) > 1 else text for name, text in tables.items()]
@@ -196,7 +195,6 @@ def expected_lines(report: "CompileReport") -> list[str]:
 
 
 def _busy(report: "CompileReport") -> str:
-    """Say that others used the machine, and what decided who runs the network."""
     known = (
         f"in one thread's CPU time the file is {ratio(report.busy_ratio, 1.0)} as fast as ONNX Runtime"
         if report.busy_ratio
@@ -338,7 +336,6 @@ def asked(request: "Request") -> list[str]:
 
 
 def call(network: Network) -> str:
-    """Return the Python call of a loaded network, with what its inputs are."""
     names = [f"x{i}" for i in range(len(network.inputs))] if len(network.inputs) != 1 else ["x"]
     shapes = [f"{spec.dtype}{shape_text(spec.shape)}" for spec in network.inputs]
     shown = ", ".join(shapes[:_SHOWN_INPUTS]) + (", ..." if len(shapes) > _SHOWN_INPUTS else "")

@@ -29,12 +29,7 @@ _ROUNDS = 3  # alone and beside others in turns: strangers on the physical cores
 async def calibrate_target(
     runtime: Runtime, store: AsyncStore, request: Request, job_id: str, say: Callable[[str], None]
 ) -> Calibration:
-    """Measure what sharing this device costs with kernels of the request's target, and store it.
-
-    Raises:
-        UsageError: the target is wrong, or the dialect has no reference kernels.
-        WorkError: the reference kernels do not build or run.
-    """
+    """Measure what sharing this device costs with kernels of the request's target, and store it."""
     async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
         target, _ = await runtime.call(
             grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
@@ -50,12 +45,7 @@ async def calibrate(  # noqa: PLR0917 - what is calibrated, and for whom
     job_id: str,
     say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Time the dialect's reference kernels alone and beside one another at every degree, and store the curve.
-
-    Raises:
-        UsageError: the dialect has no reference kernels.
-        WorkError: too few of them build and run, or others keep using the machine.
-    """
+    """Time the dialect's reference kernels alone and beside one another at every degree, and store the curve."""
     specimens = await _specimens(runtime, target, job_id)
     loop = asyncio.get_running_loop()
 
@@ -140,7 +130,6 @@ def _curve(
 
 
 def _middle(specimen: Specimen, degree: int, shared: Sequence[Pass], alone: Sequence[Pass]) -> SharingPoint:
-    """Return the median of what each shared pass shows against those alone before and after it."""
     found = []
     for done, (before, after) in zip(shared, pairwise(alone), strict=True):
         usual = _medians([_latencies(specimen, one.measurements) for one in (before, after)])
@@ -157,11 +146,7 @@ def _medians(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _undisturbed(run: Callable[[], Pass], foreign: ForeignWatch | None, say: Callable[[str], None]) -> Pass:
-    """Do a pass, again where others were at work meanwhile: what they did would be taken for what sharing does.
-
-    Raises:
-        WorkError: they do not leave.
-    """
+    """Do a pass, again where others were at work meanwhile: what they did would be taken for what sharing does."""
     for _ in range(_TRIES):
         if foreign is not None:
             foreign.look()
@@ -177,7 +162,6 @@ def _undisturbed(run: Callable[[], Pass], foreign: ForeignWatch | None, say: Cal
 
 
 def _latencies(specimen: Specimen, measurements: Sequence[Measurement]) -> dict[str, float]:
-    """Return each candidate's median latency over its measurements that ended ok."""
     found: dict[str, list[float]] = {}
     for i, measurement in enumerate(measurements):
         if measurement.outcome is Outcome.OK and measurement.latency_s:

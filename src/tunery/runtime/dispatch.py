@@ -54,7 +54,6 @@ class Pin:
 
 
 def core_of(host: str) -> str:
-    """Return the scheduler's name for the cores of a host."""
     return f"{host}/core"
 
 
@@ -105,7 +104,6 @@ class Dispatch:
         self._claimed_s += own_s
 
     def add(self, resources: Mapping[str, int]) -> None:
-        """Make more resources known."""
         self._cores |= {name: amount for name, amount in resources.items() if name.endswith("/core")}
         for name, amount in resources.items():
             self.decide(CapacityChanged(self.now(), name, amount))
@@ -129,11 +127,7 @@ class Dispatch:
         return max(0.0, use.others - sum(rest))
 
     def submit(self, job_id: str, owner: str = "", weight: float = 1.0, priority: int = 0, planned: int = 0) -> None:
-        """Announce a job.
-
-        Raises:
-            UsageError: the scheduler refuses it; the message says why.
-        """
+        """Announce a job."""
         for decision in self.decide(JobSubmitted(self.now(), job_id, owner, weight, priority, planned)):
             if isinstance(decision, Refuse) and decision.subject == job_id:
                 raise UsageError(f"the job cannot be taken: {decision.reason}")
@@ -157,17 +151,10 @@ class Dispatch:
         self.decide(JobCancelled(self.now(), job_id))
 
     def stage_id(self, kind: str) -> str:
-        """Return a new name for a stage."""
         return f"{kind}-{next(self._ids)}"
 
     async def permission(self, request: StageRequest) -> None:
-        """Wait until a stage may run; whoever got it must say `finished`.
-
-        Raises:
-            WorkError: the stage needs what this machine does not have.
-            WithdrawnError: somebody has said `withdraw` meanwhile.
-            MovedError: somebody has said `reroute`.
-        """
+        """Wait until a stage may run; whoever got it must say `finished`."""
         ready = asyncio.get_running_loop().create_future()
         self.waiting[request.stage_id] = ready
         self._waiting_requests[request.stage_id] = request
@@ -184,17 +171,14 @@ class Dispatch:
             del self._waiting_requests[request.stage_id]
 
     def queues(self) -> Counter[str]:
-        """Return how many stages wait for their turn by each resource that they need."""
         waiting = [one for stage_id, one in self._waiting_requests.items() if stage_id in self.waiting]
         return Counter(resource for one in waiting for resource in one.needs)
 
     def withdraw(self, job_id: str) -> None:
-        """Take back whatever of a job waits for its turn; each such `permission` raises WithdrawnError."""
         for stage_id in [one.stage_id for one in self._waiting_requests.values() if one.job_id == job_id]:
             self._take_back(stage_id, WithdrawnError("the budget was used up before its turn came"))
 
     def reroute(self, stage_ids: Iterable[str]) -> None:
-        """Take back stages that are to go to another host, where they still wait: `permission` raises MovedError."""
         for stage_id in stage_ids:
             self._take_back(stage_id, MovedError("it is to go to another host"))
 
@@ -211,7 +195,6 @@ class Dispatch:
         self.decide(StageFinished(self.now(), stage_id, ok=ok))
 
     def ran(self, span: Span) -> None:
-        """Note when a stage held its worker."""
         if self._record:
             self.spans.append(span)
         if (mine := self._spans_of.get(span.job_id)) is not None:

@@ -79,7 +79,6 @@ def count_tasks(kind: str, models: Iterable[Extracted]) -> TaskCount:
 
 
 def count_by_kind(models: Sequence[Extracted]) -> tuple[TaskCount, ...]:
-    """Return one count per kind of operator, the most frequent kind first."""
     kinds = {task.workload.kind for one in models for task in one.tasks}
     return tuple(sorted((count_tasks(kind, models) for kind in kinds), key=lambda row: (-row.unique, row.kind)))
 
@@ -98,11 +97,6 @@ def extract_many(
     that cannot be extracted, or whose worker crashes or is not done in half an hour, costs only itself. Setting `stop`
     begins no further models. Tasks come without their programs unless `programs` are asked for. Prepared files are
     removed again: those of a hundred networks take tens of gigabytes.
-
-    Raises:
-        UsageError: the target or the store is wrong.
-        EngineError: workers cannot be started.
-        StoreError: the store cannot be written any more; what was stored before stays.
     """
     stopped, spec = stop or threading.Event(), RuntimeSpec.of(request)
 
@@ -146,13 +140,7 @@ async def extract_beside(  # noqa: PLR0917 - who extracts what, where to
     on_done: Callable[[Extracted], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Extraction:
-    """Do as `extract_many`, with programs, in stages of a job that `paid` charges for.
-
-    Raises:
-        UsageError: the target is wrong.
-        EngineError: workers cannot be started.
-        StoreError: the store cannot be written any more; what was stored before stays.
-    """
+    """Do as `extract_many`, with programs, in stages of a job that `paid` charges for."""
 
     @asynccontextmanager
     async def worker() -> AsyncIterator[str]:

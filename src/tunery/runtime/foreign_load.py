@@ -125,7 +125,6 @@ def lenient(incumbent_s: float | None, foreign: ForeignWatch | None) -> float | 
 
 
 def watch_for(cores: Sequence[int], kind: str = "cpu") -> ForeignWatch | None:
-    """Return a watch on these cores for a `kind` of device, None where the environment turns it off."""
     if not settings().load_watch:
         return None
     return ForeignWatch(device_class(kind).foreign_load(cores), Foreign(len(cores)))

@@ -50,11 +50,7 @@ class ImportedModel:
 
 
 def together(parts: Sequence[ImportedModel]) -> ImportedModel:
-    """Return a model for several bindings of its shapes.
-
-    Raises:
-        UsageError: an input or output has not as many dimensions with one as with another.
-    """
+    """Return a model for several bindings of its shapes."""
     network = merged_network([part.network for part in parts])
     tasks = merged_tasks(task for part in parts for task in part.tasks)
     return replace(
@@ -64,7 +60,6 @@ def together(parts: Sequence[ImportedModel]) -> ImportedModel:
 
 
 def stamp_of(model: str) -> FileStamp | None:
-    """Return what changes whenever a model's file is written or replaced; None where there is none."""
     try:
         found = Path(model).stat()
     except OSError:

@@ -32,9 +32,6 @@ def workplace(on: str = "", *, follow: bool = False) -> Iterator[tuple[Engine, P
     """Open an engine and a scratch directory, which go with the block; a host that is measured `on` is waited for.
 
     With `follow`, hosts that are added and removed meanwhile join and leave.
-
-    Raises:
-        UsageError: the cache cannot be written, or no engine or host is called so.
     """
     with _place(on, follow=follow) as (engine, scratch):
         if on:
@@ -82,11 +79,7 @@ def _name_slow(engine: Engine, on: str) -> None:
 
 
 def granted_at(engine: Engine, on: str) -> int | None:
-    """Return how many cores the host grants that is measured `on`; None for this machine.
-
-    Raises:
-        HostError: it has not answered.
-    """
+    """Return how many cores the host grants that is measured `on`; None for this machine."""
     if not on:
         return None
     facts = engine.facts(on)
@@ -112,22 +105,13 @@ def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs, *, follow: boo
 
 @contextmanager
 def open_runtime(spec: RuntimeSpec, dispatch: Dispatch | None = None, *, follow: bool = False) -> Iterator[Runtime]:
-    """Open a workplace with pools of workers; `follow` as there.
-
-    Raises:
-        UsageError: as `workplace`, or the host that is measured on has fewer cores than threads.
-        HostError: that host does not answer within a minute.
-    """
+    """Open a workplace with pools of workers; `follow` as there."""
     with workplace(spec.on, follow=follow) as (engine, scratch):
         yield _runtime(engine, spec, scratch, dispatch)
 
 
 async def open_runtime_on(stack: ExitStack, spec: RuntimeSpec, dispatch: Dispatch, *, follow: bool = False) -> Runtime:
-    """Do as `open_runtime` until `stack` is closed; the event loop goes on while a host is waited for.
-
-    Raises:
-        UsageError, HostError: as `open_runtime`.
-    """
+    """Do as `open_runtime` until `stack` is closed; the event loop goes on while a host is waited for."""
     loop, came = asyncio.get_running_loop(), asyncio.Event()
     with ExitStack() as opened:
         engine, scratch = opened.enter_context(_place(spec.on, follow=follow))
@@ -151,11 +135,7 @@ def _runtime(engine: Engine, spec: RuntimeSpec, scratch: Path, dispatch: Dispatc
 
 
 async def introduce(runtime: Runtime, store: AsyncStore) -> DeviceDescription:
-    """Return the device that a runtime's measurers describe, after storing its facts.
-
-    Raises:
-        WorkError: no measurer starts.
-    """
+    """Return the device that a runtime's measurers describe, after storing its facts."""
     device = await runtime.device()
     await store.write(lambda opened: opened.devices.save(device.fingerprint, device.as_facts(), runtime.measured_on))
     return device

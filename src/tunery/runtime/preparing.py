@@ -21,7 +21,6 @@ class Preparer:
         self._blobs = blobs
 
     def check(self, model: str) -> None:
-        """Check what the name of a model tells by itself."""
         if own_network(model) is not None:
             return
         from tunery.models import check
@@ -71,7 +70,6 @@ class Preparer:
         return replace(network, path="", blob=blob)
 
     def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], trust: bool = False) -> str:
-        """Return the digest of the network that `load` would give, without preparing it."""
         if (own := own_network(model)) is not None:
             return own.digest
         from tunery.models import identify

@@ -16,17 +16,12 @@ _MEMORY_BYTES = 4 << 30
 
 
 def import_records(store: str, path: Path) -> ImportSummary:
-    """Take the records of a file that `tunery records export` wrote into a store, as hints for later searches.
-
-    Raises:
-        StoreError: the store cannot be written, or the file cannot be read or is wrong; nothing is taken in then.
-    """
+    """Take the records of a file that `tunery records export` wrote into a store, as hints for later searches."""
     with open_store(store) as opened:
         return import_into(opened, path)
 
 
 def import_into(store: Store, path: Path) -> ImportSummary:
-    """Do as `import_records` with an open store; its writers wait at the end only, while what was checked is stored."""
     with workplace() as (engine, _):
         return store.import_records(path, RecordChecks(engine))
 

@@ -130,7 +130,6 @@ class Runtime:
 
     @cached_property
     def row_layout(self) -> Layout | None:
-        """What the columns of its searches' rows are; None where the dialect has no features."""
         dialect = get_dialect(self.spec.dialect)
         layout = dialect.layout() if isinstance(dialect, Space) else None
         return layout and layout.with_columns(TASK_COLUMNS)
@@ -156,11 +155,7 @@ class Runtime:
         self._move_builds(builders)
 
     async def device(self) -> DeviceDescription:
-        """Return the device that is measured on, as the measurer describes it; it is asked once.
-
-        Raises:
-            WorkError: the measurer does not start.
-        """
+        """Return the device that is measured on, as the measurer describes it; it is asked once."""
         try:
             for _ in range(_TRIES - 1):
                 with suppress(CrashError):  # it may have been killed from outside
@@ -188,11 +183,9 @@ class Runtime:
         self.dispatch.add({self.resource(Role.MEASURER, self.measure_host): len(self.pools.slots)})
 
     def workers(self, role: Role) -> list[str]:
-        """Return the ids of a role's workers on hosts that are there."""
         return self.pools.on(role, (HERE, self.measure_host, *self.hosts.up))
 
     def submit(self, job_id: str) -> None:
-        """Announce a job that has no owner."""
         self.dispatch.submit(job_id)
 
     def end(self, job_id: str) -> None:
@@ -216,10 +209,6 @@ class Runtime:
 
         A measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
         another. A build that also `runs` what it has built is made where the processor can do that.
-
-        Raises:
-            WorkError: the stage needs what this machine does not have.
-            LostWorkerError: that worker's host has left.
         """
         self._watch_others()
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
@@ -359,7 +348,6 @@ class Runtime:
         self.release(artifact.blob)
 
     async def make(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
-        """Call a worker's method, and hold the `blob` of what it returns."""
         made = await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries)
         if not self.hold(made.blob):  # somebody else's of the same content was released in this moment
             self.release(made.blob)
@@ -375,9 +363,6 @@ class Runtime:
         `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing: what
         measures nothing and is killed is made twice. A call that ran out of memory is not made again. A build whose
         host is lost is made on another one, a measurement when its host is back: `losses` is how often that was so.
-
-        Raises:
-            GoneDeviceError: the host that is measured on is away, or full, for long.
         """
         again = tries == 1 and self.pools.slot(worker) is None
         full_since_s = math.inf
@@ -496,11 +481,7 @@ class Runtime:
 
 
 def make_scratch(root: Path) -> tuple[Path, int]:
-    """Return a new scratch directory under `root` and the descriptor that holds it, after removing what nobody holds.
-
-    Raises:
-        OSError: `root` cannot be written, or others could write it.
-    """
+    """Return a new scratch directory under `root` and the descriptor that holds it; remove those nobody holds."""
     own_directory(root)
     for old in root.glob("run-*"):
         pid = old.name.split("-")[1]

@@ -72,7 +72,6 @@ class SlotWorkers:
         return Pass(tuple(found[i] for i in range(len(entrants))), perf_counter() - start)
 
     def call(self, worker: int, method: str, *args: object, deadline_s: float = RACE_DEADLINE_S) -> Any:
-        """Call one slot's measurer and wait."""
         return self.engine.call(self.workers[worker], method, *args, deadline_s=deadline_s).result()
 
 

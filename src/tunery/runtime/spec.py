@@ -25,21 +25,13 @@ class RuntimeSpec:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """Return the spec of a request's workers; the `threads` of another host may be 0: all that it has.
-
-        Raises:
-            UsageError: there is no such dialect, or this machine has fewer cores.
-        """
+        """Return the spec of a request's workers; the `threads` of another host may be 0: all that it has."""
         device = get_dialect(request.dialect).device
         spec = cls(request.dialect, request.threads, device, request.on, not request.trimming.abandon)
         return spec if spec.on else replace(spec, threads=spec.kernel_threads())
 
     def kernel_threads(self, granted: int | None = None) -> int:
-        """Return the thread count as `thread_count`, but 0 means one where a core only launches kernels.
-
-        Raises:
-            UsageError: as there.
-        """
+        """Return the thread count as `thread_count`, but 0 means one where a core only launches kernels."""
         return thread_count(self.threads or int(not device_class(self.device).uses_host_cores), granted)
 
     @property

@@ -186,11 +186,7 @@ def to_json(record: Event | Decision) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Event | Decision:
-    """Read what `to_json` wrote.
-
-    Raises:
-        UsageError: the record's kind or its fields are unknown.
-    """
+    """Read what `to_json` wrote."""
     fields = {key: value for key, value in data.items() if key != "is"}
     kind = _KINDS.get(str(data.get("is")))
     if kind is None:

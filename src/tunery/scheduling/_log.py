@@ -28,18 +28,13 @@ class EventLog:
     entries: list[LogEntry]
 
     def lines(self) -> Iterator[str]:
-        """Yield the log as JSON lines, the first one its head."""
         yield json.dumps({"resources": self.resources, "strategy": self.strategy})
         for entry in self.entries:
             yield json.dumps({key: [to_json(r) for r in getattr(entry, key)] for key in ("events", "decisions")})
 
     @classmethod
     def read(cls, lines: Iterable[str]) -> EventLog:
-        """Read what `lines` wrote.
-
-        Raises:
-            UsageError: a line is not of a scheduler's log.
-        """
+        """Read what `lines` wrote."""
         log: EventLog | None = None
         for number, line in enumerate(lines, 1):
             try:

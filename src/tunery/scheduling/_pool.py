@@ -24,7 +24,6 @@ class Capacities:
         self._ends: dict[str, list[tuple[float, int, int]]] = {name: [] for name in resources}
 
     def fits(self, needs: Needs) -> bool:
-        """Say whether all of `needs` is free."""
         free = self.free
         for name, amount in needs:  # noqa: SIM110 - a loop takes a third of the time that all() does
             if free[name] < amount:
@@ -46,7 +45,6 @@ class Capacities:
         return None
 
     def take(self, needs: Needs, end_s: float, order: int) -> None:
-        """Hold `needs`, expected until `end_s`."""
         for name, amount in needs:
             self.free[name] -= amount
             self.changed.add(name)
@@ -102,11 +100,7 @@ class Capacities:
         return share
 
     def validate(self) -> None:
-        """Check that free, held and capacity add up.
-
-        Raises:
-            AssertionError: they do not.
-        """
+        """Check that free, held and capacity add up."""
         for name, capacity in self.capacity.items():
             held = sum(entry[2] for entry in self._ends[name])
             if self.free[name] + held != capacity:

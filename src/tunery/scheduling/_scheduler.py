@@ -77,11 +77,7 @@ class Scheduler:
 
     @classmethod
     def replay(cls, log: EventLog) -> Scheduler:
-        """Run a recorded log again and return the scheduler in its final state.
-
-        Raises:
-            AssertionError: an event led to other decisions than recorded.
-        """
+        """Run a recorded log again and return the scheduler in its final state."""
         scheduler = cls(log.resources, log.strategy)
         for number, entry in enumerate(log.entries):
             decisions = tuple(scheduler.handle(*entry.events))
@@ -90,7 +86,6 @@ class Scheduler:
         return scheduler
 
     def snapshot(self) -> Snapshot:
-        """Return counts of what is ready and running, and what is free."""
         running = sum(len(job.running) for job in self._jobs.values())
         return Snapshot(self._now_s, len(self._jobs), len(self._stages) - running, running, dict(self._pool.free))
 
@@ -103,11 +98,7 @@ class Scheduler:
         return self._pool.capacity[resource]
 
     def validate_state(self) -> None:
-        """Check every invariant of the state.
-
-        Raises:
-            AssertionError: one does not hold.
-        """
+        """Check every invariant of the state."""
         self._pool.validate()
         for stage_id, stage in self._stages.items():
             job = stage.job
@@ -272,7 +263,6 @@ class Scheduler:
             self._out.append(Run(request.stage_id, stage.predicted_s))
 
     def _release(self, stage: Stage, ran_s: float) -> None:
-        """Take a stage out of the running ones."""
         del stage.job.running[stage.request.stage_id]
         self._pool.release(stage.needs, stage.started_s + stage.predicted_s, stage.order)
         stage.phase = Phase.GONE

@@ -64,13 +64,11 @@ class Stage:
 
     @property
     def sort(self) -> str:
-        """What its duration depends on besides its kind: the task kind and the devices it uses."""
         devices = [name for name, _ in self.needs if name.rpartition("/")[2].startswith("device:")]
         return "@".join((self.request.task_kind, *devices))
 
     @property
     def shape(self) -> tuple[str, Needs]:
-        """Stages of one shape are alike to the scheduler: the same kind and the same needs."""
         return self.request.kind, self.needs
 
 
@@ -86,7 +84,6 @@ class Lane:
         self._jobs: OrderedDict[str, list[tuple[int, Stage]]] = OrderedDict()
 
     def add(self, stage: Stage) -> None:
-        """Queue a stage."""
         heappush(self._jobs.setdefault(stage.job.asked.job_id, []), (stage.order, stage))
 
     def next(self) -> Stage | None:
@@ -104,5 +101,4 @@ class Lane:
         return None
 
     def empty(self) -> bool:
-        """Say whether the lane can be forgotten."""
         return self.busy is None and self.offered is None and not self._jobs

@@ -40,7 +40,6 @@ class Durations:
         self._recent: dict[tuple[str, str] | tuple[str], _Recent] = {}
 
     def observe(self, kind: str, sort: str, size: int, duration_s: float) -> None:
-        """Learn that a stage of `size` units took `duration_s`."""
         unit_s = max(0.0, duration_s) / max(1, size)
         for key in ((kind, sort), (kind,)):
             recent = self._recent.get(key)
@@ -49,6 +48,5 @@ class Durations:
             recent.add(unit_s)
 
     def predict(self, kind: str, sort: str, size: int, q: float = 0.5) -> float:
-        """Return the predicted duration of a stage in seconds, at quantile `q`."""
         recent = self._recent.get((kind, sort)) or self._recent.get((kind,))
         return recent.quantile(q) * max(1, size) if recent else _PRIOR_S

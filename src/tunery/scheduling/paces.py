@@ -61,7 +61,6 @@ class Paces:
         self._named = named
 
     def built(self, host: str, task_kind: str, wall_s: float) -> None:
-        """Take in that a build for a task of a kind has ended after `wall_s` seconds."""
         seen, usual = self._seen.setdefault(host, _Seen()), self._usual.setdefault(task_kind, _Mean())
         took = math.log(max(wall_s, 1e-6))
         if usual.count:
@@ -71,7 +70,6 @@ class Paces:
         self._name(host, seen)
 
     def lost(self, host: str) -> None:
-        """Take in that a host was lost with a build on it."""
         seen = self._seen.setdefault(host, _Seen())
         seen.losses += 1
         self._name(host, seen)
@@ -94,9 +92,6 @@ class Paces:
         """Return the host where another build would end first; of equals the one with most room for its size.
 
         Of those that have as much, the one that has been faster, however little.
-
-        Raises:
-            ValueError: there is no host.
         """
 
         def rank(host: str) -> tuple[float, float, float]:

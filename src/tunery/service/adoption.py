@@ -26,11 +26,7 @@ class Adoption:
         self._left: dict[str, str] = {}
 
     def fitted(self, request: Request, claim: ShareRequest) -> Request:
-        """Return the request of a job of the store as it is done here.
-
-        Raises:
-            UsageError: it cannot be: a file or a host of it is not here, or something of it is wrong.
-        """
+        """Return the request of a job of the store as it is done here."""
         own = self._adopt(request)
         check_model(own.model)
         check(own, claim)
@@ -39,7 +35,6 @@ class Adoption:
         return own
 
     async def look_at(self, found: Sequence[tuple[JobStatus, Request, ShareRequest]]) -> list[Request | None]:
-        """Return the requests of jobs that were found as they are done here; None for those that are left to others."""
         looked = await asyncio.to_thread(lambda: [self._looked_at(*one) for one in found])
         left = {one.job_id: why for (one, _, _), (own, why) in zip(found, looked, strict=True) if own is None}
         for job_id in left.keys() - self._left.keys():
@@ -48,7 +43,6 @@ class Adoption:
         return [own for own, _ in looked]
 
     def _looked_at(self, status: JobStatus, request: Request, claim: ShareRequest) -> tuple[Request | None, str]:
-        """Return the request of a job as it is done here; None, and why, where it cannot be."""
         if why := self._tried.get(status.job_id, ""):
             return None, why
         try:

@@ -44,7 +44,6 @@ class Assignment:
     undelivered: TuneryError | None = None
 
     def tell(self, progress: Progress) -> None:
-        """Tell who follows it how it stands."""
         self.latest = progress
         self.notify(progress)
 

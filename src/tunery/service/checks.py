@@ -18,11 +18,7 @@ _MOST_DIMENSIONS, _LARGEST_EXTENT = 32, 2**31 - 1
 
 
 def check(request: Request, claim: ShareRequest) -> None:
-    """Check what can be known of a job before it is queued.
-
-    Raises:
-        UsageError: nobody can run it; the message says why.
-    """
+    """Check what can be known of a job before it is queued."""
     check_limits(request)
     options_of(request)
     check_dialects(request)
@@ -38,11 +34,7 @@ def check(request: Request, claim: ShareRequest) -> None:
 
 
 def check_dialects(request: Request) -> None:
-    """Check that a job of the request's kind may have its dialects.
-
-    Raises:
-        UsageError: it may not, or there is no such dialect.
-    """
+    """Check that a job of the request's kind may have its dialects."""
     for name in filter(None, request.dialects):
         check_dialect(name)
     if len(request.dialects) == 1:
@@ -60,12 +52,7 @@ def check_dialects(request: Request) -> None:
 
 
 def check_limits(request: Request) -> None:
-    """Check the range of all that a request says, however it was made.
-
-    Raises:
-        UsageError: the effort is unknown, a quantity is out of its range, a text is too long or holds what no file or
-            database can keep, or the price sheet is another currency's.
-    """
+    """Check the range of all that a request says, however it was made."""
     check_effort(request.effort)
     limits = {kind: getattr(request.budget, kind) for kind in MOST}
     if any(limit is not None and not 0 < limit <= MOST[kind] for kind, limit in limits.items()):
@@ -118,11 +105,7 @@ def _check_name(model: str) -> None:
 
 
 def check_model(model: str) -> None:
-    """Check what the name of a model tells by itself.
-
-    Raises:
-        UsageError: there is no such file, or the zoo has no such network.
-    """
+    """Check what the name of a model tells by itself."""
     if named_dialect(model) is None:
         from tunery.models import check as check_name  # loads what reads models
 

@@ -57,7 +57,6 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
 
 
 def budget_data(budget: Budget) -> Plain:
-    """Return a budget as it is stored."""
     return {
         "budget_s": budget.seconds,
         "budget_trials": budget.trials,
@@ -105,6 +104,5 @@ def request_of(status: JobStatus, store: str) -> Request:
 
 
 def claim_of(status: JobStatus) -> ShareRequest | None:
-    """Return what a stored job may claim, None for one that was never in a queue."""
     found: dict[str, Any] = {f.name: status.request.get(f"{_QUEUE}_{f.name}") for f in fields(ShareRequest)}
     return None if None in found.values() else ShareRequest(**found)

@@ -13,7 +13,6 @@ class JsonLines(logging.Formatter):
     """Formats each message as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a message as one line."""
         told = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower(),
             "logger": record.name, "message": record.getMessage(),

@@ -53,7 +53,6 @@ class _Entry(Assignment):
         self.notify, self.ending = self._wake, lambda: self.leaving or JobState.QUEUED
 
     def _wake(self, _: Progress) -> None:
-        """Wake who follows."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -115,11 +114,7 @@ class JobManager:
     async def submit(
         self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None
     ) -> str:
-        """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
-
-        Raises:
-            UsageError: as of `submit_once`.
-        """
+        """Queue a job and return its id; it is in the store before this returns. `imported` spares the import."""
         job_id = new_job_id()
         await self.submit_once(job_id, request, claim, imported)
         return job_id
@@ -131,11 +126,7 @@ class JobManager:
         claim: ShareRequest | None = None,
         imported: ImportedModel | None = None,
     ) -> bool:
-        """Queue a job, and return True; where there is a job `job_id`, return False: it is left to who stored it.
-
-        Raises:
-            UsageError: nobody can run it: too many threads, an unknown effort, dialect, priority or missing file.
-        """
+        """Queue a job, and return True; where there is a job `job_id`, return False: it is left to who stored it."""
         claim = claim or ShareRequest()
         if imported is None:
             check_model(request.model)
@@ -182,12 +173,7 @@ class JobManager:
         return replace(status, message="" if status.job_id in self._entries else why)
 
     async def resume(self, job_id: str) -> None:
-        """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.
-
-        Raises:
-            NothingFoundError: there is no such job.
-            UsageError: it is over, at work in another process, or just being paused or cancelled.
-        """
+        """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is."""
         if job_id in self._entries:
             if self._entries[job_id].leaving:
                 raise UsageError(f"job {job_id} is just being taken out; try again in a moment")
@@ -205,10 +191,6 @@ class JobManager:
         """Change what a job may cost and claim: `values` of its stored request, unless `allowed` raises.
 
         One that waits or is at work is taken out for it and goes on; what it has measured is kept.
-
-        Raises:
-            NothingFoundError: there is no such job.
-            UsageError: it is over, or cannot be run so.
         """
         status = await self.store.read(lambda store: store.job(job_id))
         stored_jobs.refuse_over(status)
@@ -227,21 +209,11 @@ class JobManager:
                 await self.resume(job_id)
 
     async def pause(self, job_id: str) -> None:
-        """Take a job out until `resume`; what it has measured is kept, the time until then is not charged to it.
-
-        Raises:
-            NothingFoundError: there is no such job.
-            UsageError: it has ended.
-        """
+        """Take a job out until `resume`; what it has measured is kept, the time until then is not charged to it."""
         await self._take_out(job_id, JobState.PAUSED)
 
     async def cancel(self, job_id: str) -> None:
-        """End a job for good; what it has measured is kept.
-
-        Raises:
-            NothingFoundError: there is no such job.
-            UsageError: it has ended.
-        """
+        """End a job for good; what it has measured is kept."""
         await self._take_out(job_id, JobState.CANCELLED)
 
     async def follow(self, job_id: str) -> AsyncIterator[Progress]:
@@ -256,11 +228,7 @@ class JobManager:
             await changed.wait()
 
     async def wait(self, job_id: str) -> JobStatus:
-        """Return a job's status when it has left the room: done, failed, paused or cancelled.
-
-        Raises:
-            NothingFoundError: there is no such job.
-        """
+        """Return a job's status when it has left the room: done, failed, paused or cancelled."""
         async for _ in self.follow(job_id):
             pass
         return await self.store.read(lambda store: store.job(job_id))
@@ -284,11 +252,7 @@ class JobManager:
         return self.runner.runtimes.get(request)
 
     async def machines(self) -> list[Machine]:
-        """Return the machines that jobs run on, this one first.
-
-        Raises:
-            UsageError: the file of the added hosts cannot be read.
-        """
+        """Return the machines that jobs run on, this one first."""
         if self._here is None:
             self._here = await asyncio.to_thread(host_facts)
         added = await asyncio.to_thread(added_hosts)
@@ -337,7 +301,6 @@ class JobManager:
             entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
 
     def _next(self) -> QueuedJob | None:
-        """Return the job whose turn it is, if it has a place; else one that is answered without long work."""
         at_work = Counter(one.owner for one in self._active.values())
         long = Counter(one.owner for one in self._active.values() if not one.quick)
         cores = self.dispatch.core_count()

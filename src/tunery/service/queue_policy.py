@@ -62,11 +62,9 @@ class JobQueue:
         return len(self._jobs)
 
     def ids(self) -> list[str]:
-        """Return who waits."""
         return list(self._jobs)
 
     def add(self, job: QueuedJob) -> None:
-        """Let a job wait."""
         self._jobs[job.job_id] = job
         insort(self._groups.setdefault(_group(job), []), job, key=_turn)
 
@@ -86,7 +84,6 @@ class JobQueue:
         return bisect_left(self._groups[_group(job)], job.turn, key=_turn)
 
     def next_turn(self, at_work: Mapping[str, int], may_begin: Callable[[QueuedJob], bool]) -> QueuedJob | None:
-        """Return who begins next of those who may, None if nobody; `at_work` counts each owner's jobs at work."""
         heads = [group[0] for group in self._groups.values() if may_begin(group[0])]
         return min(heads, key=lambda one: (at_work.get(one.owner, 0) / one.claim.weight, one.turn), default=None)
 

@@ -49,11 +49,6 @@ class JobRunner(Workplace):
         """Tune, or do another resumable job, going on with an equal unfinished one, or with `job_id`.
 
         The budget counts from `began` (monotonic seconds; None: from now).
-
-        Raises:
-            UsageError: the request cannot be right, or is no longer that of job `job_id`.
-            WorkError: there is nothing to tune, or another process works on the same job.
-            NothingFoundError: there is no job `job_id`.
         """
         began, options = time.monotonic() if began is None else began, options_of(job.request)
         if not resumable(job.request.kind):
@@ -98,11 +93,7 @@ class JobRunner(Workplace):
             self._names.discard(name)
 
     async def do_charged(self, job: Assignment, run: Callable[[Work], Awaitable[R]]) -> R:
-        """Do as `do`, as a stored job, to which all that it measures is charged.
-
-        Raises:
-            StoreError: the job cannot be stored.
-        """
+        """Do as `do`, as a stored job, to which all that it measures is charged."""
         check_dialects(job.request)
         await self.runtimes.connected(job.request.each_dialect[0])
         data = request_data(job.request, job.known(job.request))
@@ -192,13 +183,11 @@ class JobRunner(Workplace):
     async def leave(
         self, job_id: str, state: JobState, message: str, job: Assignment | None = None, problem: str = ""
     ) -> None:
-        """Leave a stored job in a state for others."""
         left = partial(stored_jobs.leave, job_id=job_id, state=state, message=message, problem=problem)
         await self.store.write(left)
         log_state(job_id, state, job, message)
 
     def _name(self, kind: str) -> str:
-        """Return the name under which a job of this kind is scheduled: the kind itself where it is free."""
         names = (kind if number == 1 else f"{kind} {number}" for number in itertools.count(1))
         return next(name for name in names if name not in self._names)
 
@@ -230,7 +219,6 @@ def _beginning(work: Work) -> dict[str, Any]:
 
 
 def log_state(job_id: str, state: JobState, job: Assignment | None, message: str = "") -> None:
-    """Log that a job is in a state now."""
     more = {"job": job_id, "state": state.value}
     if job is not None:
         more |= {"account": job.claim.owner, "kind": job.request.kind, "host": job.request.on or HERE}

@@ -42,11 +42,7 @@ class Runtimes:
         return self._open[spec]
 
     async def connected(self, request: Request) -> Runtime:
-        """Do as `get`; other jobs go on while a host is waited for.
-
-        Raises:
-            UsageError: that host was not added, or was removed.
-        """
+        """Do as `get`; other jobs go on while a host is waited for."""
         spec = RuntimeSpec.of(request)
         if not spec.on:
             return self._get(spec)
@@ -59,7 +55,6 @@ class Runtimes:
         return self._open[spec]
 
     def searches(self, runtime: Runtime) -> SearchRegistry:
-        """Return the searches that jobs share on a runtime."""
         if runtime not in self._searches:
             self._searches[runtime] = SearchRegistry(runtime)
         return self._searches[runtime]

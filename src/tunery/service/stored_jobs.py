@@ -39,11 +39,6 @@ def begin(
     """Become the owner of job `job_id`, of an equal unfinished one, or of a new one; say whether it was there.
 
     `known` is what its report tells beside its status.
-
-    Raises:
-        UsageError: the request is no longer that of job `job_id`.
-        WorkError: another process works on the same job.
-        NothingFoundError: there is no job `job_id`.
     """
     found = check_unchanged(store.job(job_id), request) if job_id else store.resumable(request)
     if found is None:
@@ -68,7 +63,6 @@ def submit(store: Store, request: Plain, job_id: str) -> bool:
 
 
 def create_at_work(store: Store, request: Plain) -> str:
-    """Store a new job that is at work here from the beginning, and return its id."""
     job_id = store.create_job(request).job_id
     store.acquire_job(job_id)
     return job_id
@@ -85,11 +79,7 @@ def acquire(store: Store, job_id: str) -> bool:
 
 
 def specify(store: Store, job_id: str, request: Plain, known: Mapping[str, Any]) -> JobStatus:
-    """Store what importing a job's model has told, as in `begin`, and return the job.
-
-    Raises:
-        UsageError: the model or the target has changed since the job was submitted.
-    """
+    """Store what importing a job's model has told, as in `begin`, and return the job."""
     check_unchanged(store.job(job_id), request)
     store.specify_job(job_id, request)
     store.events.append("began", known, job_id)
@@ -97,18 +87,13 @@ def specify(store: Store, job_id: str, request: Plain, known: Mapping[str, Any])
 
 
 def change(store: Store, job_id: str, values: Plain, check: Callable[[JobStatus], None]) -> None:
-    """Change what a job was submitted with, unless `check` raises: nobody changes it meanwhile."""
     status = store.job(job_id)
     check(status)
     store.specify_job(job_id, values)
 
 
 def queue_again(store: Store, job_id: str, request: Plain) -> None:
-    """Queue a job that was paused, stopped or has failed.
-
-    Raises:
-        UsageError: it is over, or at work in another process.
-    """
+    """Queue a job that was paused, stopped or has failed."""
     status = store.job(job_id)
     refuse_over(status)
     if status.state is JobState.RUNNING and store.taken(status.job_id):
@@ -118,17 +103,12 @@ def queue_again(store: Store, job_id: str, request: Plain) -> None:
 
 
 def leave_aside(store: Store, job_id: str, state: JobState) -> None:
-    """Pause or cancel a job that is not at work here; a process that works on it stops by its next heartbeat.
-
-    Raises:
-        UsageError: it has ended.
-    """
+    """Pause or cancel a job that is not at work here; a process that works on it stops by its next heartbeat."""
     if not store.take_out_job(job_id, state):
         raise UsageError(f"job {job_id} is {store.job(job_id).state} already")
 
 
 def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: Plain | None) -> None:
-    """End a job with its answer; `request` is what is known of it by now."""
     store.events.append(ANSWER, answer, job_id)
     if request is not None:
         store.specify_job(job_id, request)
@@ -136,7 +116,6 @@ def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: P
 
 
 def leave(store: Store, job_id: str, state: JobState, message: str = "", problem: str = "") -> None:
-    """Leave a job in a state for others."""
     store.save_job(replace(store.job(job_id), state=state, message=message, problem=problem))
     store.release_job(job_id, state)
     if state is JobState.QUEUED:
@@ -159,11 +138,7 @@ def leave_to_others(store: Store, reasons: Mapping[str, str]) -> None:
 
 
 def refuse_over(status: JobStatus) -> None:
-    """Refuse to go on with a job that is over.
-
-    Raises:
-        UsageError: it is.
-    """
+    """Refuse to go on with a job that is over."""
     if status.state in _OVER:
         raise UsageError(f"job {status.job_id} is {status.state}; submit its model anew: what is known is used")
 
@@ -173,11 +148,7 @@ class ChangedJobError(UsageError):
 
 
 def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
-    """Return a job's status; what it was submitted for must still be what its words mean today.
-
-    Raises:
-        ChangedJobError: the model or the target has changed.
-    """
+    """Return a job's status; what it was submitted for must still be what its words mean today."""
     for part, what in (("network", "its model has changed"), ("target_key", "its target means another one here")):
         if status.request.get(part) not in {request[part], ""}:
             raise ChangedJobError(
@@ -188,11 +159,7 @@ def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
 
 
 def check_currency(status: JobStatus, prices: Prices) -> None:
-    """Check that a job which has paid already goes on in the same money: sums and limits of two mean nothing.
-
-    Raises:
-        UsageError: the price sheet is in another currency.
-    """
+    """Check that a job which has paid already goes on in the same money: sums and limits of two mean nothing."""
     paid = status.spend.currency if status.spend.money else ""
     if paid not in {"", prices.currency}:
         raise UsageError(
@@ -202,11 +169,7 @@ def check_currency(status: JobStatus, prices: Prices) -> None:
 
 
 def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
-    """Refuse to work on what another live process is working on: both would pay for the same candidates.
-
-    Raises:
-        WorkError: there is such a process.
-    """
+    """Refuse to work on what another live process is working on: both would pay for the same candidates."""
     asked = {name: value for name, value in request.items() if not name.startswith(_ASIDE)}
     for job in store.jobs(50):
         theirs = {name: value for name, value in job.request.items() if not name.startswith(_ASIDE)}

@@ -58,10 +58,6 @@ class Workplace:
 
         What it cost is charged to the job that tunes it. `used` gets the grants of its stages, also where it fails;
         they are scheduled, and hold the machine, as those of `name`.
-
-        Raises:
-            UsageError: the model, the shapes or the target are wrong.
-            WorkError: the model cannot be imported.
         """
         claim = job.claim
 
@@ -83,19 +79,13 @@ class Workplace:
         return await self._begin_each(job, name, read)
 
     async def works(self, job: Assignment, job_id: str, *, charged: bool = True) -> Work:
-        """Return what a job has at hand for its dialects."""
-
         async def begin(work: Work) -> None:
             work.account = self.account(work) if charged else None
 
         return await self._begin_each(job, job_id, begin)
 
     async def _begin_each(self, job: Assignment, name: str, begin: Callable[[Work], Awaitable[None]]) -> Work:
-        """Return what a job has at hand for its dialects, each begun so; why one takes no part is told in it.
-
-        Raises:
-            TuneryError: none takes part.
-        """
+        """Return what a job has at hand for its dialects, each begun so; why one takes no part is told in it."""
         works, refused, errors = list[Work](), dict[str, str](), list[TuneryError]()
         for one in job.request.each_dialect:
             try:
@@ -124,11 +114,9 @@ class Workplace:
                 await self._close(work, wall_s)
 
     def account(self, work: Work) -> Account:
-        """Return a new account of a job, which is to be closed."""
         return Account(self.store, work.job_id, work.runtime, load_prices(work.request.prices), work.runtime.power)
 
     async def charge_import(self, work: Work) -> None:
-        """Charge a job for the reading of its model, which was claimed for it meanwhile."""
         read = work.model_read
         if read.wall_s:
             work.runtime.claim(-read.core_s)
@@ -136,7 +124,6 @@ class Workplace:
             await self.account(work).post([PricedCharge(bill, read.wall_s)])
 
     async def charge_in_vain(self, job: Assignment, job_id: str, used: Sequence[Reservation], wall_s: float) -> None:
-        """Charge a job that could not begin for its import, and for its part of the machine in these `wall_s`."""
         one = job.request.each_dialect[0]
         work = Work(await self.runtimes.connected(one), self.store, one, job_id)
         work.account = self.account(work)
@@ -191,5 +178,4 @@ def _add_run(store: Store, job_id: str, spent: Spend) -> None:
 
 
 def stages_event(spans: Sequence[Span]) -> dict[str, Any]:
-    """Return what the event of a run's stages says."""
     return stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])

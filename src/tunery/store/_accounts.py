@@ -61,27 +61,18 @@ class Accounts:
         self._database = database
 
     def all(self) -> list[StoredAccount]:
-        """Return the accounts by name."""
         query = sa.select(_accounts).order_by(_accounts.c.name)
         return [_account(row) for row in self._rows(query)]
 
     def get(self, name: str) -> StoredAccount:
-        """Return an account.
-
-        Raises:
-            NothingFoundError: there is none of this name.
-        """
+        """Return an account."""
         rows = self._rows(sa.select(_accounts).where(_accounts.c.name == name))
         if not rows:
             raise NothingFoundError(f"there is no account {name!r}")
         return _account(rows[0])
 
     def create(self, account: StoredAccount) -> None:
-        """Store a new account.
-
-        Raises:
-            UsageError: one of this name exists.
-        """
+        """Store a new account."""
 
         def insert(connection: Connection) -> None:
             if connection.execute(sa.select(_accounts).where(_accounts.c.name == account.name)).first():
@@ -92,12 +83,7 @@ class Accounts:
         self._database.write(insert)
 
     def change(self, name: str, values: Mapping[str, Any], *, keep_one: str = "") -> StoredAccount:
-        """Change some of an account's fields, and return it.
-
-        Raises:
-            NothingFoundError: there is none of this name.
-            UsageError: no account would have the role `keep_one` any more.
-        """
+        """Change some of an account's fields, and return it."""
         change = sa.update(_accounts).where(_accounts.c.name == name).values(**values)
         holders = sa.select(_accounts.c.name).where(_accounts.c.role == keep_one).with_for_update()
 
@@ -125,16 +111,11 @@ class Accounts:
         return replace(token, created_at=created, expires_at=until)
 
     def tokens(self, account: str) -> list[StoredToken]:
-        """Return an account's tokens, oldest first."""
         query = sa.select(_tokens).where(_tokens.c.account == account).order_by(_tokens.c.created_at, _tokens.c.digest)
         return [StoredToken(**row) for row in self._rows(query)]
 
     def drop_token(self, account: str, digest: str, keep: str = "") -> None:
-        """End a token whose digest begins so, with those that it made, but for the one of the digest `keep`.
-
-        Raises:
-            NothingFoundError: the account has none of this kind.
-        """
+        """End a token whose digest begins so, with those that it made, but for the one of the digest `keep`."""
         mine = sa.and_(_tokens.c.account == account, _tokens.c.digest.startswith(digest, autoescape=True))
         ended = sa.select(_tokens.c.digest).where(mine).cte("ended", recursive=True)
         ended = ended.union(
@@ -162,7 +143,6 @@ class Accounts:
         return self._database.read(ask)
 
     def add_upload(self, account: str, digest: str, name: str, size_bytes: int) -> None:
-        """Store that an account has a blob, under a name."""
         row = {"account": account, "digest": digest, "name": name, "size_bytes": size_bytes}
 
         def insert(connection: Connection) -> None:
@@ -171,11 +151,7 @@ class Accounts:
         self._database.write(insert)
 
     def upload(self, account: str, digest: str) -> Upload:
-        """Return what an account has uploaded under a digest.
-
-        Raises:
-            NothingFoundError: nothing.
-        """
+        """Return what an account has uploaded under a digest."""
         query = sa.select(_uploads).where(_uploads.c.account == account, _uploads.c.digest == digest)
         rows = self._rows(query)
         if not rows:

@@ -17,7 +17,6 @@ class Calibrations(Database):
     """The store's calibrations."""
 
     def save_calibration(self, calibration: Calibration) -> None:
-        """Remember a calibration in place of an earlier one."""
         place = {"device": calibration.device, "dialect": calibration.dialect, "threads": calibration.threads}
         row = {**place, "document": encode(calibration)}
         self.write(lambda connection: upsert(connection, _table, row, replaced=["document"]))

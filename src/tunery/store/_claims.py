@@ -74,7 +74,6 @@ class Claims:
 
 
 def end_claims(connection: Connection, measured: Iterable[Record]) -> None:
-    """End the claims on candidates that are being recorded, inside the transaction that records them."""
     claimed = sa.tuple_(_table.c.task_key, _table.c.conditions, _table.c.candidate_key)
     keys = {(one.candidate.task_key, _conditions(one.provenance), one.candidate.key) for one in measured}
     for some in batched(keys):

@@ -33,7 +33,6 @@ class KnownDevice:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether only imported records know it."""
         return self.host == _ELSEWHERE
 
 
@@ -44,11 +43,7 @@ class Devices:
         self._database = database
 
     def save(self, fingerprint: str, facts: Mapping[str, Any], host: str) -> None:
-        """Store that a device was seen on a host; the facts replace those of an earlier time.
-
-        Raises:
-            TypeError: `facts` holds something that is no plain data.
-        """
+        """Store that a device was seen on a host; the facts replace those of an earlier time."""
         row = {"fingerprint": fingerprint, "host": host, "facts": encode(facts)}
 
         def insert(connection: Connection) -> None:
@@ -59,11 +54,7 @@ class Devices:
         self._database.write(insert)
 
     def facts(self, fingerprint: str) -> Mapping[str, Any]:
-        """Return the facts of a device, the latest if hosts disagree.
-
-        Raises:
-            NothingFoundError: it was never stored.
-        """
+        """Return the facts of a device, the latest if hosts disagree."""
         found = self.find(fingerprint)
         if not found:
             raise NothingFoundError(
@@ -72,7 +63,6 @@ class Devices:
         return found[0].facts
 
     def find(self, fingerprint: str | None = None) -> list[KnownDevice]:
-        """Return all devices, or those with a fingerprint; last seen first, those elsewhere at the end."""
         order = (_table.c.host == _ELSEWHERE, _table.c.last_seen.desc(), _table.c.fingerprint, _table.c.host)
         query = sa.select(_table).order_by(*order)
         if fingerprint is not None:
@@ -81,7 +71,6 @@ class Devices:
         return [_device(row) for row in rows]
 
     def of_type(self, fingerprint: str, facts: Mapping[str, Any]) -> list[KnownDevice]:
-        """Return the device itself, if it is known, and the `compatible` ones."""
         return [*self.find(fingerprint)[:1], *self.compatible(fingerprint, facts)]
 
     def compatible(self, fingerprint: str, facts: Mapping[str, Any]) -> list[KnownDevice]:
@@ -106,7 +95,6 @@ def known_facts(connection: Connection, fingerprints: Collection[str]) -> dict[s
 
 
 def insert_elsewhere(connection: Connection, devices: Mapping[str, Mapping[str, Any]]) -> None:
-    """Insert the facts of devices that imported records name; what is known of a device stays."""
     now, known = database_time(connection), known_facts(connection, devices)
     rows = [
         {"fingerprint": fingerprint, "host": _ELSEWHERE, "facts": encode(facts), "first_seen": now, "last_seen": now}

@@ -34,12 +34,7 @@ class Events:
         self._database = database
 
     def append(self, kind: str, payload: Mapping[str, Any] | None = None, job_id: str = "") -> int:
-        """Store an event and return its number.
-
-        Raises:
-            TypeError: `payload` holds something that is no plain data.
-            LostJobError: this opened store has worked on the job, and another one does since.
-        """
+        """Store an event and return its number."""
         document = encode(payload or {})
 
         def insert(connection: Connection) -> int:
@@ -50,7 +45,6 @@ class Events:
         return self._database.write(insert)
 
     def after(self, number: int = 0, *, job_id: str | None = None, limit: int = 1000) -> list[Event]:
-        """Return the first `limit` events after event `number`, of one job or of all, oldest first."""
         query = sa.select(_table).where(_table.c.id > number).order_by(_table.c.id).limit(limit)
         if job_id is not None:
             query = query.where(_table.c.job_id == job_id)
@@ -64,7 +58,6 @@ class Events:
         return {row[0]: row[1] for row in self._database.read(lambda connection: connection.execute(grouped).all())}
 
     def latest(self, job_id: str, *kinds: str) -> Event | None:
-        """Return the latest event of a job that is of one of these kinds."""
         mine = sa.select(_table).where(_table.c.job_id == job_id, _table.c.kind.in_(kinds))
         query = mine.order_by(_table.c.id.desc()).limit(1)
         row = self._database.read(lambda connection: connection.execute(query).mappings().first())
@@ -85,7 +78,6 @@ class Events:
 
 
 def lost_job(job_id: str) -> LostJobError:
-    """Return the error of who works on a job that another process has taken over."""
     return LostJobError(f"job {job_id} went on in another process, for this one was silent too long")
 
 

@@ -61,12 +61,7 @@ class Jobs(Database):
         return self.write(insert)
 
     def save_job(self, status: JobStatus) -> None:
-        """Store a job's state, spend, tasks and message; the time of the update is the store's.
-
-        Raises:
-            NothingFoundError: there is no such job.
-            LostJobError: a live owner other than this opened store works on it, or has done so since this one did.
-        """
+        """Store a job's state, spend, tasks and message; the time of the update is the store's."""
 
         def update(connection: Connection) -> None:
             row = _row(connection, status.job_id, self.place)
@@ -81,11 +76,7 @@ class Jobs(Database):
         self.write(update)
 
     def job(self, job_id: str) -> JobStatus:
-        """Return a job; one that was running in a process that is gone is shown as stopped.
-
-        Raises:
-            NothingFoundError: there is no such job.
-        """
+        """Return a job; one that was running in a process that is gone is shown as stopped."""
         return self.read(lambda connection: _status(connection, _row(connection, job_id, self.place)))
 
     def standing(self, job_ids: Collection[str]) -> dict[str, JobState]:
@@ -95,17 +86,12 @@ class Jobs(Database):
         return self.read(lambda connection: {r["job_id"]: _state(connection, r) for r in _all(connection, query)})
 
     def count_states(self) -> dict[JobState, int]:
-        """Count the jobs by state; those that a process has left are counted as running."""
         query = sa.select(_jobs.c.state, sa.func.count()).group_by(_jobs.c.state)
         rows = self.read(lambda connection: connection.execute(query).all())
         return {JobState(state): count for state, count in rows}
 
     def taken(self, job_id: str) -> bool:
-        """Say whether a live owner other than this opened store works on a job.
-
-        Raises:
-            NothingFoundError: there is no such job.
-        """
+        """Say whether a live owner other than this opened store works on a job."""
 
         def ask(connection: Connection) -> bool:
             alive = _live_owner(connection, _row(connection, job_id, self.place))
@@ -144,11 +130,7 @@ class Jobs(Database):
         return self.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query.limit(limit))])
 
     def stamp(self, job_id: str) -> tuple[float, int]:
-        """Return what changes with all that is stored of a job: the time of its last update, and its newest event.
-
-        Raises:
-            NothingFoundError: there is no such job.
-        """
+        """Return what changes with all that is stored of a job: the time of its last update, and its newest event."""
         events = schema.events
         newest = sa.select(sa.func.max(events.c.id)).where(events.c.job_id == job_id).scalar_subquery()
         query = sa.select(_jobs.c.updated_at, newest).where(_jobs.c.job_id == job_id)
@@ -205,12 +187,7 @@ class Jobs(Database):
         return self.read(lambda connection: list(connection.execute(query).scalars()))
 
     def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
-        """Add to a job's request what is known of it by now.
-
-        Raises:
-            NothingFoundError: there is no such job.
-            LostJobError: this opened store has worked on it, and another one does since.
-        """
+        """Add to a job's request what is known of it by now."""
 
         def update(connection: Connection) -> None:
             row = _row(connection, job_id, self.place)
@@ -230,11 +207,7 @@ class Jobs(Database):
             raise lost_job(row["job_id"])
 
     def acquire_job(self, job_id: str) -> bool:
-        """Become the owner of a job, which is running from then on; False if it is over or a live process owns it.
-
-        Raises:
-            NothingFoundError: there is no such job.
-        """
+        """Become the owner of a job, which is running from then on; False if it is over or a live process owns it."""
 
         def acquire(connection: Connection) -> Owner | None:
             row = _row(connection, job_id, self.place)
@@ -253,16 +226,11 @@ class Jobs(Database):
         return owner is not None
 
     def lease(self, job_id: str) -> int | None:
-        """Return the number of the lease by which this opened store has acquired a job; None if it has none."""
         owner = self._leases.get(job_id)
         return None if owner is None else owner.lease
 
     def explain_job(self, job_id: str, why: str) -> None:
-        """Store why a queued job waits, unless it says so already or somebody works on it.
-
-        Raises:
-            NothingFoundError: there is no such job.
-        """
+        """Store why a queued job waits, unless it says so already or somebody works on it."""
 
         def update(connection: Connection) -> None:
             row = _row(connection, job_id, self.place)
@@ -288,11 +256,7 @@ class Jobs(Database):
         return mine
 
     def take_out_job(self, job_id: str, state: JobState) -> bool:
-        """Leave a job in `state` whoever works on it; False if it is over. Its owner loses it by its next heartbeat.
-
-        Raises:
-            NothingFoundError: there is no such job.
-        """
+        """Leave a job in `state` whoever works on it; False if it is over. Its owner loses it by its next heartbeat."""
 
         def update(connection: Connection) -> bool:
             row = _row(connection, job_id, self.place)
@@ -334,12 +298,10 @@ class Jobs(Database):
 
 
 def new_job_id() -> str:
-    """Return an id that no job has."""
     return uuid.uuid4().hex[:12]
 
 
 def live_jobs(connection: Connection, job_ids: Collection[str]) -> set[str]:
-    """Return those of some jobs that a live owner works on."""
     if not job_ids:
         return set()
     rows = _all(connection, sa.select(_jobs).where(_jobs.c.job_id.in_(job_ids)))
@@ -410,6 +372,5 @@ def _status(connection: Connection, row: RowMapping) -> JobStatus:
 
 
 def _state(connection: Connection, row: RowMapping) -> JobState:
-    """Return a job's state; one that was running in a process that is gone has stopped."""
     gone = row["state"] == JobState.RUNNING and _live_owner(connection, row) is None
     return JobState.STOPPED if gone else JobState(row["state"])

@@ -100,7 +100,6 @@ class Ledger(Database):
         return [*_summed(self._totals.read(self), ("stage", "outcome")).values()]
 
     def ledger_by_host(self) -> dict[str, Charge]:
-        """Do as `ledger_sums` by host; what else the sums are of is ""."""
         return {host: charge for (host,), charge in _summed(self._totals.read(self), ("host",)).items()}
 
     def usage(self, since: float, until: float, account: str | None = None) -> dict[str, list[Charge]]:
@@ -136,7 +135,6 @@ class _Totals:
         self._lock = threading.Lock()
 
     def read(self, database: Database) -> list[Charge]:
-        """Return the sums as they are now."""
         with self._lock:
             newest = database.read(lambda connection: connection.execute(sa.select(sa.func.max(_id))).scalar()) or 0
             if (settled := newest - self._UNSETTLED) > self._counted:
@@ -183,7 +181,6 @@ def _charge(row: Mapping[str, Any]) -> Charge:
 
 
 def insert_charges(connection: Connection, charges: Iterable[Charge]) -> None:
-    """Insert charges inside a write transaction."""
     now = time.time()
     rows = [{**asdict(charge), "outcome": str(charge.outcome), "charged_at": now} for charge in charges]
     if rows:

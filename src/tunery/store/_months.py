@@ -110,7 +110,6 @@ def _charged(connection: Connection, *which: sa.ColumnElement[bool]) -> float:
 
 
 def _held(connection: Connection, account: str) -> Iterator[tuple[str, float]]:
-    """Yield what each of an account's jobs at work holds."""
     query = sa.select(_jobs.c.job_id, _jobs.c.held_money)
     query = query.where(_jobs.c.account == account, _jobs.c.owner.is_not(sa.null()), _jobs.c.held_money.is_not(None))
     rows = connection.execute(query).all()

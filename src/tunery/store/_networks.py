@@ -89,11 +89,7 @@ class Networks(Database):
         return {key: tuple(sorted(set(found.values()))) for key, found in self.read(holders).items()}
 
     def network(self, digest: str) -> Network:
-        """Return a network that `save_tasks` has seen; of one that is known by an import there is only the name.
-
-        Raises:
-            NothingFoundError: neither knows it.
-        """
+        """Return a network that `save_tasks` has seen; of one that is known by an import there is only the name."""
         query = sa.select(schema.networks.c.document).where(schema.networks.c.digest == digest)
         document = self.read(lambda connection: connection.execute(query).scalar())
         if document is None:
@@ -102,7 +98,6 @@ class Networks(Database):
 
 
 def _programs(connection: Connection, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the compressed programs of workloads by key, without those that an import has brought."""
     table = schema.workloads
     found: dict[str, bytes] = {}
     for some in batched(keys):

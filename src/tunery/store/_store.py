@@ -106,23 +106,14 @@ class AsyncStore:
 
     @property
     def place(self) -> str:
-        """Where the store is, for people."""
         return self._store.place
 
     async def read(self, work: Callable[[Store], T]) -> T:
-        """Return what `work` reads; beside other reads and writes.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        """Return what `work` reads; beside other reads and writes."""
         return await _result(self._readers.submit(work, self._store))
 
     async def write(self, work: Callable[[Store], T]) -> T:
-        """Return the result of `work` once all that it has written is durable; no other write of ours comes between.
-
-        Raises:
-            StoreError: the store cannot be written.
-        """
+        """Return the result of `work` once all that it has written is durable; no other write of ours comes between."""
         return cast("T", await _result(self._ask(work)))
 
     async def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
@@ -130,18 +121,11 @@ class AsyncStore:
 
         What is asked for like this while another write is under way shares one commit with its neighbours in the
         queue. Nobody sees that: each is durable when its call returns, and where one cannot be stored the others are.
-
-        Raises:
-            StoreError: as `Store.add_records`.
         """
         return cast("int", await _result(self._ask(Addition(task, tuple(records), tuple(charges)))))
 
     async def charge_all(self, charges: Iterable[Charge]) -> None:
-        """Do as `Store.charge_all`, with others as `add_records`.
-
-        Raises:
-            StoreError: the store cannot be written.
-        """
+        """Do as `Store.charge_all`, with others as `add_records`."""
         await _result(self._ask(Addition(None, (), tuple(charges))))
 
     def _ask(self, work: "Callable[[Store], object] | Addition") -> Future[object]:
@@ -168,7 +152,6 @@ class AsyncStore:
         return await _result(self._heart.submit(self._store.heartbeat, job_id))
 
     def waiting_jobs(self, look_s: float) -> AsyncGenerator[None, None]:
-        """Yield whenever it is time to look for jobs that wait: when one is announced, and at least each `look_s`."""
         return waiting_jobs(self._store.address, look_s)
 
     def close(self) -> None:
@@ -193,7 +176,6 @@ class _Write:
     result: Future[object] = field(default_factory=Future)
 
     def joins(self, following: "_Write") -> bool:
-        """Whether both may be one commit."""
         return isinstance(self.work, Addition) and isinstance(following.work, Addition)
 
     def do(self, store: Store) -> None:
@@ -260,10 +242,6 @@ def open_store(url: str = "", *, create: bool = True, keep: bool = True) -> Stor
     it is not there yet, reads as an empty store, and one that was named, by the variable too, must be there. Whoever
     can do without what they write themselves does not `keep` it: then a place that cannot be written is no error; what
     is there is read from a copy, which goes with the store's end.
-
-    Raises:
-        StoreError: the place cannot hold a store, or what is there is damaged, foreign or from a newer tunery; or
-            there is none, and none is to be created.
     """
     absent = None if create else missing(url, keep=keep)
     if absent is None:
@@ -278,9 +256,6 @@ def missing(url: str = "", *, keep: bool = True) -> Path | None:
     """Return the file in which `open_store` would create a store; None where there is one, or it is no file.
 
     With `keep` it must be a place that can be written.
-
-    Raises:
-        StoreError: no store can be created there.
     """
     place = resolve(url)
     path = Path(place.database or "")

@@ -84,7 +84,6 @@ class Upkeep(Database):
         return self.read(count)
 
     def count_by_device(self) -> dict[str, int]:
-        """Count the records of each device, by its fingerprint."""
         return self.read(lambda connection: _counts(connection, "device"))
 
     def prune(self, task_key: str | None = None, *, keep: int) -> int:
@@ -93,9 +92,6 @@ class Upkeep(Database):
         Candidates are ranked per task and provenance as `best` does, unverified ones behind verified ones, and imported
         ones among themselves. What is
         forgotten may be proposed and paid for again.
-
-        Raises:
-            UsageError: `keep` is negative.
         """
         if keep < 0:
             raise UsageError(f"cannot keep {keep} candidates; write 0 or more")

@@ -81,7 +81,6 @@ class Account:
         self._by_task[charge.task_key] = Cost(task.held_core_s + sign * held_core_s, task.joules + joules)
 
     def of_task(self, task_key: str) -> Cost:
-        """Return what a task has taken in this run."""
         return self._by_task[task_key]
 
     def defer(self, candidate: Candidate, core_s: float) -> None:
@@ -103,7 +102,6 @@ class Account:
         return self._joules + self.power.joules(self._unbilled_s())
 
     def machine_s(self) -> float:
-        """Return the job's part of the machine's time, in this run and until `close`."""
         return self._part.time_s + (0.0 if self._closed else self._runtime.dispatch.machine.time_s(self._job_id))
 
     def _unbilled_s(self) -> float:

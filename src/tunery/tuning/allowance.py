@@ -33,7 +33,6 @@ class RunBudget:
 
     @property
     def limits(self) -> Plan:
-        """The limits as they are now."""
         return self._meter.limits
 
     def limit_money(self, most: float, why: str = "") -> None:
@@ -59,12 +58,10 @@ class RunBudget:
 
     @property
     def earlier_s(self) -> float:
-        """The wall seconds of the job's earlier runs."""
         return self._meter.total_s(0.0)
 
     @property
     def trials(self) -> int:
-        """The trials of all runs."""
         return self._meter.trials
 
     @trials.setter
@@ -72,16 +69,13 @@ class RunBudget:
         self._meter.trials = trials
 
     def elapsed_s(self) -> float:
-        """Return the wall seconds of this run, until its end if it has ended."""
         return (self._ended or time.monotonic()) - self._began
 
     @property
     def ended(self) -> bool:
-        """Whether this run has ended."""
         return self._ended is not None
 
     def end(self) -> None:
-        """Say that this run has ended."""
         self._ended = time.monotonic()
 
     def left_s(self) -> float | None:

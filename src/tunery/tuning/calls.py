@@ -35,7 +35,6 @@ def stage(  # noqa: PLR0917 - the fields of a stage request
     degree: int = 1,
     runs: bool = False,
 ) -> AbstractAsyncContextManager[Reservation]:
-    """Ask the scheduler for a stage of a task in the name of a job."""
     return context.runtime.stage(context.job_id, kind, role, task.workload.kind, size, worker, degree, runs=runs)
 
 
@@ -66,7 +65,6 @@ async def call_build(
 
 
 async def build_one(context: Context, task: Task, candidate: Candidate) -> Artifact | Measurement:
-    """Build one candidate in a stage of its own, and charge it."""
     async with stage(context, task, "build", Role.BUILDER) as grant:
         result = await call_build(context, task, grant.worker, candidate, tries=2)
     await context.charge(task.key, "build", "", grant, 1)

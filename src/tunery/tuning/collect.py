@@ -69,7 +69,6 @@ class CollectReport:
 
     @property
     def per_second(self) -> float:
-        """Candidates a second."""
         return self.candidates / self.wall_s if self.wall_s > 0 else 0.0
 
 
@@ -102,9 +101,6 @@ async def collect(  # noqa: PLR0917 - what a job has
     Tasks are spread over operator kinds, networks and sizes; what the store holds already is counted and not measured
     again. A budget of time begins when the networks were read and measuring starts. Where the request's trimming does
     not abandon, every candidate is sampled to the end.
-
-    Raises:
-        UsageError: a model, the target, the store or a kind is wrong, or no task is left to collect from.
     """
     began, stop = time.monotonic(), stop or threading.Event()
 

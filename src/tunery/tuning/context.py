@@ -38,7 +38,6 @@ class Context:
         return self.most_trials is None or self.trials + self.trials_in_flight < self.most_trials
 
     def record(self, candidate: Candidate, measurement: Measurement) -> Record:
-        """Return the record of what this job has measured of a candidate."""
         return Record(candidate, measurement, self.provenance, self.job_id, self.runtime.measured_on)
 
     def bill(
@@ -64,5 +63,4 @@ class Context:
         return PricedCharge(one, used.wall_s * used.cores)
 
     async def charge(self, task_key: str, stage: str, outcome: str, grant: Reservation, count: int) -> None:
-        """Charge all that a grant used, where no record comes of it."""
         await self.account.post([self.bill(task_key, stage, outcome, grant, count)])

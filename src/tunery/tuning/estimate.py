@@ -30,7 +30,6 @@ class NetworkEstimate:
         return total
 
     def met(self, *, proven: bool, within: float = 1.0) -> bool:
-        """Return whether the network is `within` times the target, by verified records only if `proven`."""
         if self.target_s is None or (not proven and any(search.state.untried for search, _ in self.weighted)):
             return False  # there would be no finals to hold
         latency_s = self.total_s("proven_s" if proven else "best_s")

@@ -172,7 +172,6 @@ class TuningJob:
         return stop_summary(due.count(False), due.count(True))
 
     async def _close(self, beside: list[asyncio.Task[None]]) -> None:
-        """End what goes on beside the search, so that it has paid, and close the account."""
         ending = [*beside, *([self._learning] if self._learning is not None else [])]
         for task in ending:
             task.cancel()

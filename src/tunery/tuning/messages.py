@@ -39,7 +39,6 @@ def latency_target_summary(target_s: float, latency_s: float | None, *, served: 
 
 
 def stop_summary(raced: int, outdated: int) -> str:
-    """Say how a stopped job goes on: `raced` tasks had no finals yet, `outdated` were raced on since their finals."""
     said = ["stopped; the same command goes on where it stopped"]
     if raced:
         said.append(f"{raced} tasks had no finals yet, so their races alone count")

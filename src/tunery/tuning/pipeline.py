@@ -44,11 +44,7 @@ class Builds:
 
 
 async def build_reference(context: Context, task: Task, deadline_s: float = BUILD_DEADLINE_S) -> Artifact:
-    """Build the unscheduled program of a task, which says what is right.
-
-    Raises:
-        WorkError: it does not build.
-    """
+    """Build the unscheduled program of a task, which says what is right."""
     async with stage(context, task, "build", Role.BUILDER) as grant:
         reference, _ = await context.runtime.call(grant.worker, "yardsticks", task, deadline_s=deadline_s, tries=2)
         built = await call_build(context, task, grant.worker, reference, tries=2)

@@ -42,18 +42,13 @@ class RunState:
         return self.phase is Phase.IMPORTING
 
     def enter(self, phase: Phase, at_s: float) -> "RunState":
-        """Return the state in another phase; a search follows the baselines, and finals follow a search.
-
-        Raises:
-            ValueError: that phase cannot follow.
-        """
+        """Return the state in another phase; a search follows the baselines, and finals follow a search."""
         if phase not in _NEXT[self.phase]:
             raise ValueError(f"a run that is at {self.phase} cannot go on with {phase}")
         first = self.phase is Phase.BASELINE
         return replace(self, phase=phase, finals_at_s=at_s if first else self.finals_at_s)
 
     def prove(self, task_key: str, at_s: float) -> "RunState":
-        """Return the state after a task's finals."""
         return replace(self, unproven=self.unproven - {task_key}, finals_at_s=at_s)
 
     def leave_unproven(self, task_key: str) -> "RunState":

@@ -44,12 +44,10 @@ class Work:
 
     @property
     def each(self) -> "tuple[Work, ...]":
-        """It and the others."""
         return (self, *self.others)
 
     @property
     def model_read(self) -> ImportedModel:
-        """Its model, of a job whose model was read before."""
         assert self.imported is not None
         return self.imported
 
@@ -57,7 +55,6 @@ class Work:
     async def stage(
         self, kind: str, role: Role, task_kind: str = "", worker: str | None = None
     ) -> AsyncIterator[Reservation]:
-        """Hold a worker (None: any) for one stage of the job, and charge the job for it if it has an account."""
         reservation: Reservation | None = None
         try:
             async with self.runtime.stage(self.job_id, kind, role, task_kind, 1, worker) as reservation:
@@ -84,10 +81,6 @@ class Work:
         `prepared` is called with the network before its tasks are known, `extracting` with the target and the compiler
         where nobody has extracted them before; of a request with several bindings of shapes for each. `used` gets the
         grants of its stages, also where it fails. The network's file is there until the runtime releases it.
-
-        Raises:
-            UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
-            WorkError: a worker failed.
         """
         if self.imported is not None:
             begun()
@@ -185,12 +178,7 @@ class Work:
         return target, compiler
 
     async def target(self) -> Target:
-        """Return the request's target, and nothing of its model.
-
-        Raises:
-            UsageError: the target is wrong.
-            WorkError: a worker failed.
-        """
+        """Return the request's target, and nothing of its model."""
         used: list[Reservation] = []
         try:
             target, _ = await self._resolve(_ignore, used)

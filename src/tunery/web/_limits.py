@@ -21,7 +21,6 @@ class BodyLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         bounded = scope["type"] == "http" and not (scope["method"] == "PUT" and scope["path"].startswith("/v1/blobs/"))
         await self._app(scope, _Bounded(receive) if bounded else receive, send)
 

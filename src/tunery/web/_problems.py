@@ -54,7 +54,6 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def problem(status: int, kind: TuneryError | str, sentence: str) -> JSONResponse:
-    """Return a problem document of an error of ours, or of another kind."""
     body = {"type": problem_type(kind), "title": HTTPStatus(status).phrase, "status": status, "detail": sentence}
     headers = {"Retry-After": _RETRY_S} if status in {429, 503} else {}
     if status == HTTPStatus.UNAUTHORIZED:
@@ -106,11 +105,7 @@ def revision(text: str) -> str:
 
 
 def check_match(if_match: str, changeable: str) -> None:
-    """Refuse a change by somebody who has seen another state than there is; "" and `*` mean any.
-
-    Raises:
-        RefusedError: it is another.
-    """
+    """Refuse a change by somebody who has seen another state than there is; "" and `*` mean any."""
     seen = [tag.strip().strip('"').partition("-")[0] for tag in if_match.split(",")]
     if if_match and "*" not in seen and revision(changeable) not in seen:
         raise RefusedError(412, "changed", "it was changed since you have looked; look again, and change it then")

@@ -54,11 +54,7 @@ class Place:
     behind_proxy: bool = False
 
     def check(self) -> None:
-        """Refuse to send tokens over a network in the clear.
-
-        Raises:
-            UsageError: the address is not this machine's own, and there is neither TLS nor a proxy that has it.
-        """
+        """Refuse to send tokens over a network in the clear."""
         if bool(self.certificate) != bool(self.key):
             raise UsageError("TLS needs a certificate and its key; give --tls-certificate and --tls-key")
         if self.certificate or self.behind_proxy or is_loopback(self.host):
@@ -70,7 +66,6 @@ class Place:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine only."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -78,11 +73,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_place(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """Return host and port of `HOST:PORT`."""
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise UsageError(f"{text!r:.80} is no address and port; write for example 127.0.0.1:7433")
@@ -101,9 +92,6 @@ def serve(  # noqa: PLR0917 - what a command is given
 
     `on_ready` hears the URL, the first token ("" after the first start: it is told once) and the jobs that go on.
     Events, uploads and compiled files older than `keep_days` are deleted once an hour (0: never).
-
-    Raises:
-        UsageError: it may not listen there, or cannot.
     """
     place.check()
     _check_tls(place)
@@ -129,11 +117,7 @@ def serve(  # noqa: PLR0917 - what a command is given
 
 
 def _check_tls(place: Place) -> None:
-    """Check that the certificate and its key can be used, if there are any.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Check that the certificate and its key can be used, if there are any."""
     if not place.certificate:
         return
     try:
@@ -145,11 +129,7 @@ def _check_tls(place: Place) -> None:
 
 
 def serve_user(store: str, path: Path, files: Path, strategy: str, on_ready: Callable[[list[str]], None]) -> None:
-    """Serve this user alone, on the socket `path`, until SIGTERM or SIGINT; else as `serve`.
-
-    Raises:
-        UsageError: another service listens there, the place cannot be used, or the strategy is unknown.
-    """
+    """Serve this user alone, on the socket `path`, until SIGTERM or SIGINT; else as `serve`."""
 
     async def run(opened: Store, listening: socket.socket) -> None:
         async with JobManager(opened, strategy=strategy, record=False, follow_hosts=True) as manager:
@@ -195,7 +175,6 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
         yield
 
 
@@ -239,9 +218,6 @@ def own_socket(path: Path) -> Iterator[socket.socket]:
     """Listen on a Unix socket that nobody else can open.
 
     The lock beside it is held meanwhile: the kernel lets go of it with the process, so a killed service blocks nobody.
-
-    Raises:
-        UsageError: a service listens there already, or the place cannot be used.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -270,12 +246,7 @@ def own_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def token_here(store: str, name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a token of an account for whoever can write the store, with no service and no login; else as `TokenIn`.
-
-    Raises:
-        UsageError: no token can be so.
-        NothingFoundError: there is no such store or account.
-    """
+    """Make a token of an account for whoever can write the store, with no service and no login; else as `TokenIn`."""
     try:
         token = TokenIn.model_validate(wanted)
     except ValidationError as error:
@@ -285,7 +256,6 @@ def token_here(store: str, name: str, wanted: Mapping[str, Any]) -> dict[str, An
 
 
 def first_token(store: Store) -> str:
-    """Create the account of the first administrator with a token, and return that; "" where there are accounts."""
     if store.accounts.all():
         return ""
     text = new_token()

@@ -14,7 +14,6 @@ from job_tools import raced, records_in, register_model, request_in
 from tunery._errors import UsageError, WorkError
 from tunery.costmodels import BoostedModel, Dataset, FeatureRows, Layout, registry
 from tunery.costmodels.training.replay import generator, load
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Budget, Candidate, JobState, Mode, Origin, Record, Target, Task, Workload
 from tunery.domain.request import Progress, Trimming
 from tunery.measuring.settings import FULL_LENGTH
@@ -24,6 +23,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.service.manager import JobManager
 from tunery.service.session import collect
 from tunery.store import open_store
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 from tunery.tuning.collect import affordable, spread
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]

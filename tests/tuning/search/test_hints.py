@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from job_tools import records_in, run_in
 
-from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.dialects.fake._space import FakeSpace
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Provenance, Record, Task, Verification
 from tunery.runtime.record_checks import import_records
 from tunery.store import open_store
+from tunery.testing.fake_dialect import FakeDialect, fake_network
+from tunery.testing.fake_dialect._space import FakeSpace
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 

@@ -10,10 +10,10 @@ from job_tools import outcomes_of, records_in, run_in
 
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects import Observation
-from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Origin, Outcome, Record
 from tunery.domain.request import Trimming
 from tunery.runtime.services import ProposerHost
+from tunery.testing.fake_dialect import FakeDialect, fake_network
 from tunery.tuning.allocation import failing as failing_module
 from tunery.tuning.allocation.failing import FailureModel
 from tunery.tuning.search.proposal_filter import FAILING_DETAIL, ProposalFilter

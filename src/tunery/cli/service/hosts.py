@@ -94,7 +94,10 @@ def check(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Connect to hosts and say in plain words what is missing there: each line says ok, absent, warn or fail."""
-    from tunery.blobs import FakeBlobs
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from tunery.blobs import DirectoryBlobs
     from tunery.domain import CheckState
     from tunery.engines.remote.checking import check_host
     from tunery.engines.remote.registry import added_hosts, host_named
@@ -105,7 +108,7 @@ def check(
     for host in chosen:
         if not json:
             remark(f"connecting to {host.name}")
-        with FakeBlobs() as blobs:
+        with TemporaryDirectory() as folder, DirectoryBlobs(Path(folder)) as blobs:
             found[host.name] = list(check_host(host.name, host.connect, blobs))
         for one in () if json else found[host.name]:
             say(f"{one.state.value:<6} {host.name} {one.name:<9} {one.found}{'; ' + one.advice if one.advice else ''}")

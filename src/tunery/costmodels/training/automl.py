@@ -44,11 +44,7 @@ def search(
     most: int = 400,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Search:
-    """Return the best recipe found in about `seconds`; the default recipe is always tried first.
-
-    Raises:
-        UsageError: optuna is not installed, or the groups are of too few networks to hold one out.
-    """
+    """Return the best recipe found in about `seconds`; the default recipe is always tried first."""
     optuna = _optuna()
     folds = by_network(groups, _FOLDS, seed)
     if not folds:
@@ -99,7 +95,6 @@ def voting(recipe: Recipe) -> Recipe:
 
 
 def fit(groups: Sequence[Group], recipe: Recipe, *, threads: int = 1) -> BoostedModel:
-    """Train the final model by a recipe, with the cost of builds beside it."""
     model = BoostedModel.train(_pairs(groups), recipe, threads)
     builds = np.concatenate([group.build_s for group in groups])
     known = np.isfinite(builds) & (builds > 0)

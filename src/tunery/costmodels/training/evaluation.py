@@ -78,7 +78,6 @@ def evaluate(groups: Sequence[Group], rankers: Mapping[str, Ranker]) -> list[Eva
 
 
 def random_ranker(seed: int = 0) -> Ranker:
-    """Return a ranking by chance."""
     rng = np.random.default_rng(seed)
     return lambda group: rng.random(len(group.latencies))
 
@@ -92,11 +91,7 @@ def paired(groups: Sequence[Group], model: Ranker, rival: Ranker, name: str) -> 
 
 
 def gate(rows: Sequence[EvaluationRow], pairs: Sequence[Paired] = ()) -> Gate:
-    """Judge a model by its rows: it must rank enough held-out tasks better than chance, and no rival clearly better.
-
-    Raises:
-        UsageError: there is nothing to judge by.
-    """
+    """Judge a model by its rows: it must rank enough held-out tasks better than chance, and no rival clearly better."""
     overall = {row.ranking: row.quality for row in rows if row.kind == ALL and row.device == ALL}
     if "model" not in overall or not overall["model"].tasks:
         raise UsageError("no task is left to judge the model by; collect from more networks, or hold out others")

@@ -25,9 +25,6 @@ def write_parquet(
     """Write a dataset, one row a candidate, and beside it the card as JSON; return the card's path.
 
     `inputs` are files that must not be replaced. With `force`, files of another kind may be.
-
-    Raises:
-        UsageError: pyarrow is not installed, or a file cannot be written or must not be replaced.
     """
     pa, pq = _pyarrow()
     beside = check_dataset_output(path, inputs=inputs, force=force)
@@ -60,11 +57,7 @@ def write_parquet(
 
 
 def check_dataset_output(path: Path, *, inputs: Iterable[Path] = (), force: bool = False) -> Path:
-    """Check that `write_parquet` may write to `path`, and return the path of the card.
-
-    Raises:
-        UsageError: it may not.
-    """
+    """Check that `write_parquet` may write to `path`, and return the path of the card."""
     beside = path.with_name(f"{path.stem}.card.json")
     for each, kind in ((path, DATASET), (beside, DATASET_CARD)):
         check_output(each, kind, inputs=inputs, force=force)
@@ -72,11 +65,7 @@ def check_dataset_output(path: Path, *, inputs: Iterable[Path] = (), force: bool
 
 
 def read_parquet(path: Path) -> Table:
-    """Read a dataset that `write_parquet` wrote.
-
-    Raises:
-        UsageError: there is no such file, or it is no dataset.
-    """
+    """Read a dataset that `write_parquet` wrote."""
     pa, pq = _pyarrow()
     try:
         made = pq.read_table(path)
@@ -118,7 +107,6 @@ _MEANING = {
 
 
 def _parts(columns: Mapping[str, list[Any]]) -> list[dict[str, list[Any]]]:
-    """Return the rows of each group: one task on one device, by one compiler."""
     places: dict[tuple[str, str, str], list[int]] = {}
     for index, place in enumerate(zip(columns["task_key"], columns["device"], columns["compiler"], strict=True)):
         places.setdefault(place, []).append(index)
@@ -126,7 +114,6 @@ def _parts(columns: Mapping[str, list[Any]]) -> list[dict[str, list[Any]]]:
 
 
 def _arrays(column: Any) -> list[Rows | None]:
-    """Return each row of a column of lists, as a view of the column's own memory; None where it has none."""
     found: list[Rows | None] = []
     for chunk in column.chunks:
         values, ends = chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy()

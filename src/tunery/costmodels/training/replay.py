@@ -59,9 +59,6 @@ def load(
 
     A candidate that ran wrong has an infinite latency; one that was not built, hung or crashed says nothing about speed
     and is left out.
-
-    Raises:
-        UsageError: no record can be used; the message says why.
     """
     compiled = get_dialect(dialect)
     compiler = compiled.compiler
@@ -245,7 +242,6 @@ class Features:
         return made
 
     def _some(self, worker: str, task: Task, candidates: Sequence[Candidate]) -> _Known:
-        """Return the candidates' features; one that takes its worker down costs itself only."""
         try:
             block = self._engine.call(worker, "features", task, candidates, deadline_s=_DEADLINE_S).result()
         except EngineError:

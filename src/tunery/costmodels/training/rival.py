@@ -54,11 +54,7 @@ class StockModel:
 
 
 def check_library() -> None:
-    """Check that the comparison can be made at all.
-
-    Raises:
-        UsageError: xgboost is not installed.
-    """
+    """Check that the comparison can be made at all."""
     _xgboost()
 
 

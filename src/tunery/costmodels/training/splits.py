@@ -15,7 +15,6 @@ Fold = tuple[tuple[Group, ...], tuple[Group, ...]]
 
 
 def hold_out_networks(groups: Sequence[Group], networks: Sequence[str]) -> Fold:
-    """Split off all groups whose workload occurs in one of `networks`."""
     wanted = set(networks)
     held = {group.workload_key for group in groups if wanted.intersection(group.networks)}
     train = tuple(group for group in groups if group.workload_key not in held)

@@ -93,12 +93,7 @@ class Judgement(NamedTuple):
 def open_table(
     store: str, dialect: str, data: Path | None, notify: Notify = lambda _: None, *, any_compiler: bool = False
 ) -> Table:
-    """Return the dataset of a store, or of a file that `tunery records export --parquet` wrote.
-
-    Raises:
-        UsageError: there is nothing to learn from, the file is no dataset, or it is of another compiler version and
-            not `any_compiler`.
-    """
+    """Return the dataset of a store, or of a file that `tunery records export --parquet` wrote."""
     if data is None:
         return load(store, dialect, notify, any_compiler=any_compiler)
     from tunery.costmodels.training.parquet import read_parquet
@@ -132,10 +127,6 @@ def train(
     networks is drawn to judge the recipe by, and the registered model is then trained on all. Those of the zoo are read
     for what of the dataset is theirs. `kinds` also judges the recipe on operator kinds that were left out of training
     as a whole.
-
-    Raises:
-        UsageError: too few or too uniform candidates or networks, an unknown network, a library is missing, or models
-            cannot be written.
     """
     check_rows([group.gains for group in table])
     chosen = tuple(hold_out) or _drawn(table, seed)
@@ -248,10 +239,6 @@ def judge(
 
     Without a target it is the model for the processors of the dataset. It is judged on what it has not learned from,
     and on everything where it may have seen all, or with `all_groups`.
-
-    Raises:
-        UsageError: the model is damaged or does not fit the dataset, or there is none for the target.
-        NothingFoundError: there is no such version.
     """
     wanted = get_dialect(table.dialect).family(target.config) if target else table.target
     if name:
@@ -375,7 +362,6 @@ def _card(
 
 
 def _unused(card: Version, installed: str, here: str) -> str:
-    """Return why jobs on a machine with this compiler and of this family of processors do not start from a version."""
     if not card.passed:
         return "; ".join(card.reasons)
     if not card.of_compiler(installed):
@@ -398,5 +384,4 @@ def _by_kind(groups: Sequence[Group], recipe: Recipe, threads: int, notify: Noti
 
 
 def plain(row: EvaluationRow) -> dict[str, object]:
-    """Return a row as a card holds it."""
     return {"kind": row.kind, "device": row.device, "ranking": row.ranking, **asdict(row.quality)}

@@ -17,11 +17,7 @@ from tunery.tuning.work import Work
 
 
 def check_one_shape(request: Request) -> None:
-    """Check that a network is to be compared for one shape.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Check that a network is to be compared for one shape."""
     if request.more_shapes:
         raise UsageError("networks are compared with rivals for one shape at a time; give one value for each --shape")
 
@@ -37,10 +33,6 @@ async def bench(
 
     `compiled` is the file to time; without it the model is compiled from the best records. `others` are further
     compiled files of the same model, by the label that the report gives them.
-
-    Raises:
-        UsageError: the model, shapes or target are wrong.
-        WorkError: the model does not compile, or computes something else than ONNX Runtime.
     """
     began = time.monotonic()
 

@@ -73,11 +73,7 @@ class ContestantError(WorkError):
 
 
 def check_rivals(against: Sequence[str]) -> None:
-    """Check the names of rivals.
-
-    Raises:
-        UsageError: one is unknown.
-    """
+    """Check the names of rivals."""
     for name in against:
         if name not in RIVALS:
             raise UsageError(f"unknown rival {name!r}; use {', '.join(RIVALS)}")
@@ -94,11 +90,6 @@ async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str
 
     `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. The job's
     progress is whose turn it is. The untuned network, and torch's, are absent from the report where they fail.
-
-    Raises:
-        WorkError: the file labelled `tunery` computes something else; of the others that is only reported.
-        ContestantError: another file crashes, runs out of time or fails.
-        EngineError: so does the file labelled `tunery`, or ONNX Runtime.
     """
     began, network = time.monotonic(), work.model_read.network
 
@@ -164,7 +155,6 @@ class Contestants:
         return started
 
     def end(self, label: str) -> None:
-        """End one of them."""
         self.runtime.engine.kill(self.workers.pop(label))
 
     def close(self) -> None:
@@ -174,12 +164,7 @@ class Contestants:
                 self.end(label)
 
     async def ask(self, label: str, method: str, *args: object) -> Any:
-        """Call a contestant's method; [] from one that may fail and does: it leaves.
-
-        Raises:
-            ContestantError: a file that was handed in fails.
-            EngineError: tunery's network fails, or ONNX Runtime.
-        """
+        """Call a contestant's method; [] from one that may fail and does: it leaves."""
         try:
             return await _call(self.runtime, self.workers[label], method, *args)
         except TuneryError as error:
@@ -192,7 +177,6 @@ class Contestants:
             return []
 
     def leave(self, label: str, reason: str) -> None:
-        """End a contestant's part."""
         self.absent[label] = reason
         self.end(label)
 
@@ -242,7 +226,6 @@ async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str
 
 
 def why_no_torch(network: Network) -> str:
-    """Return why torch cannot take part for a network; "" where it may."""
     if not network.source.startswith("zoo:") and not network.source.endswith(".pt2"):
         return (
             f"torch has no program of {Path(network.source).name}; it runs .pt2 files and the zoo's networks (zoo:NAME)"
@@ -253,7 +236,6 @@ def why_no_torch(network: Network) -> str:
 
 
 def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
-    """Return the report with the tasks, what each takes inside the network, and their sum where all are known."""
     inside = tuple(task.inside(report.kernels) for task in tasks)
     known = [task.weight * task.known_s for task in inside if task.known_s is not None]
     return replace(report, tasks=inside, tasks_s=sum(known) if inside and len(known) == len(inside) else None)
@@ -263,9 +245,6 @@ async def start_onnxruntime(runtime: Runtime, network: Network) -> Expected:
     """Return what ONNX Runtime computes on the contestants' inputs; nothing for a network without a file.
 
     Its worker goes on until the caller ends it.
-
-    Raises:
-        WorkError: ONNX Runtime cannot run the network, or not with the memory and time that a worker may take.
     """
     if not network.blob:
         return Expected([])
@@ -321,11 +300,7 @@ def has_rivals(runtime: Runtime) -> bool:
 
 
 def check_rivals_there(runtime: Runtime, against: Sequence[str]) -> None:
-    """Check that rivals are where kernels are measured.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Check that rivals are where kernels are measured."""
     needed = {"torch" if name in TORCH else name for name in against} & {"onnxruntime", "torch"}
     missing = sorted(needed - runtime.host_facts.packages.keys()) if runtime.host_facts else []
     if missing:
@@ -351,11 +326,6 @@ def checked_error(
     """Return the largest absolute difference over all float outputs.
 
     `rounding` says how far ONNX Runtime's own roundings take each output of a network that quantises.
-
-    Raises:
-        WorkError: shapes, kinds or finiteness differ, a float output is further off than `_TOLERANCE` of its range, or
-            more than `_FLIPPED` of an output of integers or booleans are unequal: rounding may flip an index where two
-            scores are nearly equal, here and there. In 8-bit integers a step of one counts as rounding.
     """
     worst = 0.0
     for index, ((dtype, shape, data), (other_dtype, other_shape, other)) in enumerate(zip(ours, theirs, strict=True)):

@@ -40,7 +40,6 @@ class Contestant(ABC):
         """Run once on this contestant's inputs."""
 
     def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
-        """Return each output's dtype, shape and bytes."""
         return [(str(a.dtype), tuple(a.shape), np.ascontiguousarray(a).tobytes()) for a in self._run()]
 
     def samples(self, seconds: float, least: int, cpu: bool = False) -> list[float]:
@@ -171,7 +170,6 @@ class OnnxRuntimeContestant(Contestant):
 
 
 def _options(threads: int) -> Any:
-    """Return the options of a session with as many threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -215,6 +213,5 @@ def _by_node(events: Sequence[Mapping[str, Any]], graph: Any, named: Sequence[st
 
 
 def _mentions(path: Path, operators: Sequence[bytes]) -> bool:
-    """Return whether a network has one of the operators, which are found by their names in the file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return any(data.find(name) >= 0 for name in operators)

@@ -20,11 +20,6 @@ def bundle(
     `trusted` is as for `load_compiled`. `runtime` is a directory with the libraries of another kind of machine, or with
     the wheels that hold them, for a file that was compiled for such a machine.
 
-    Raises:
-        UsageError: the file is no compiled network, a damaged one or one for another kind of machine, it is not signed
-            by a trusted key, libraries are missing, or the directory exists or cannot be written.
-        DialectError: this network cannot run without Python.
-
     Example:
         tunery.bundle("resnet18.tunery", "resnet18-bundle")
     """

@@ -29,11 +29,6 @@ def combine(
     once. `trusted` is as for `load_compiled`, `sign` a private key's file; with `force`, `output` may replace a file of
     another kind.
 
-    Raises:
-        UsageError: the files are not of one network for different processors, one is damaged or not signed by a
-            trusted key, or `output` cannot be written.
-        DialectError: such networks are not compiled for a processor.
-
     Example:
         tunery.combine(["resnet18-old.tunery", "resnet18-new.tunery"], "resnet18.tunery")
     """

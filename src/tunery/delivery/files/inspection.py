@@ -114,10 +114,6 @@ def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
     """Return what a compiled file says of itself; nothing of it is run.
 
     `trusted` is as for `load_compiled`. A signature covers all that is said here.
-
-    Raises:
-        UsageError: there is no such file, it is no compiled network, what it says makes no sense, or it is not signed
-            by a trusted key.
     """
     path = Path(path)
     again = write_one(path)

@@ -29,10 +29,6 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
     file is native code: load only what you trust. With `trusted`, the files of one or several public keys, nothing is
     loaded that was not signed with one of them (`tunery compile --sign`).
 
-    Raises:
-        UsageError: there is no such file, it is not a compiled network or a damaged one, it was compiled by another
-            version of the compiler than is installed, `threads` is not positive, or it is not signed by a trusted key.
-
     Example:
         network = tunery.load_compiled("resnet18.tunery")
         [probabilities] = network(image)
@@ -48,11 +44,7 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
 
 
 def _threads(asked: object) -> int | None:
-    """Return how many threads are asked for; None: the file's own.
-
-    Raises:
-        UsageError: that is no number that any machine has.
-    """
+    """Return how many threads are asked for; None: the file's own."""
     if asked is None:
         return None
     if not isinstance(asked, SupportsIndex) or not 1 <= operator.index(asked) <= MOST_THREADS:
@@ -64,11 +56,7 @@ def _threads(asked: object) -> int | None:
 
 @contextmanager
 def _loadable(path: Path) -> Iterator[None]:
-    """Say in one sentence what a file that is loaded in the block lacks, or that it is damaged.
-
-    Raises:
-        UsageError: so it is.
-    """
+    """Say in one sentence what a file that is loaded in the block lacks, or that it is damaged."""
     try:
         with undamaged(path), compiler_parts(str(path)):
             yield
@@ -81,11 +69,7 @@ def _loadable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Say in one sentence that a file is damaged, whatever the block trips over; errors of kind `others` pass.
-
-    Raises:
-        UsageError: so it is.
-    """
+    """Say in one sentence that a file is damaged, whatever the block trips over; errors of kind `others` pass."""
     try:
         yield
     except Exception as error:  # archives, linkers and compilers have many words for a damaged file
@@ -104,11 +88,7 @@ def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def identified(path: Path, trusted: Trusted | None) -> tuple[str, list[str]]:
-    """Return the digest of a file's manifest, and the dialects of its shapes, once its signature is trusted.
-
-    Raises:
-        UsageError: there is no such file, it is no compiled network, or it is not signed by a trusted key.
-    """
+    """Return the digest of a file's manifest, and the dialects of its shapes, once its signature is trusted."""
     found = _identified(path, trusted)
     return found.digest, [str(told["dialect"]) for told in found.shapes] or [found.name]
 
@@ -169,7 +149,6 @@ def write_one(path: Path) -> str:
 
 
 def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str, list[dict[str, Any]]]:
-    """Return the name of the file's dialect, its manifest's digest and those of its shapes, once it is trusted."""
     with open_archive(path) as archive:
         if trusted is not None:
             check_trusted(archive, path, trusted)
@@ -180,11 +159,7 @@ def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str, list[dict[
 
 
 def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:
-    """Check that a compiled network is signed with one of the keys whose files are named.
-
-    Raises:
-        UsageError: it is not, or one of the files is no public key.
-    """
+    """Check that a compiled network is signed with one of the keys whose files are named."""
     with compiler_parts("checking a signature"):
         from tunery.delivery.files.signing import check_signature, read_public_key
 

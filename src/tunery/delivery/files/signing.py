@@ -29,11 +29,7 @@ _CREATE = "make a key pair with `tunery keys create FILE`"
 
 
 def create_key(path: Path) -> Path:
-    """Write a new private key to `path`, for its owner only, and its public key beside it; return the latter's path.
-
-    Raises:
-        UsageError: one of the files exists, or cannot be written.
-    """
+    """Write a new private key to `path`, for its owner only, and its public key beside it; return the latter's path."""
     key, public = Ed25519PrivateKey.generate(), path.with_name(f"{path.name}.pub")
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     known = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -53,11 +49,7 @@ def create_key(path: Path) -> Path:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Return a private key to sign with.
-
-    Raises:
-        UsageError: there is no such file, it is no ed25519 key, or others than its owner may read it.
-    """
+    """Return a private key to sign with."""
     data = _read(path, secret=True)
     try:
         key = load_pem_private_key(data, None)
@@ -69,11 +61,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """Return a public key to check signatures with.
-
-    Raises:
-        UsageError: there is no such file, or it is no public ed25519 key.
-    """
+    """Return a public key to check signatures with."""
     try:
         key = load_pem_public_key(_read(path))
     except (ValueError, UnsupportedAlgorithm):
@@ -84,7 +72,6 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def sign(path: Path, key: Ed25519PrivateKey) -> None:
-    """Add a signature to a compiled network that has none."""
     with open_archive(path) as archive:
         signature = key.sign(_PURPOSE + archive.manifest_bytes)
     text = {"algorithm": _ALGORITHM, "signature": base64.b64encode(signature).decode()}
@@ -92,11 +79,7 @@ def sign(path: Path, key: Ed25519PrivateKey) -> None:
 
 
 def check_signature(archive: Archive, path: Path, keys: Iterable[Ed25519PublicKey]) -> None:
-    """Check that a compiled network is signed with one of the keys.
-
-    Raises:
-        UsageError: it is not signed, or by nobody of these.
-    """
+    """Check that a compiled network is signed with one of the keys."""
     if archive.signature is None:
         raise UsageError(f"{path} is not signed; sign it with `tunery compile MODEL --sign KEY`, or load it elsewhere")
     signature = _signature(archive.signature)
@@ -110,7 +93,6 @@ def check_signature(archive: Archive, path: Path, keys: Iterable[Ed25519PublicKe
 
 
 def _signature(data: bytes) -> bytes:
-    """Return the bytes of a signature; none at all, which no key has made, where it is damaged."""
     try:
         text = json.loads(data)
         return base64.b64decode(text["signature"], validate=True) if text["algorithm"] == _ALGORITHM else b""
@@ -129,7 +111,6 @@ def _read(path: Path, *, secret: bool = False) -> bytes:
 
 
 def sign_file(path: Path, key: Ed25519PrivateKey) -> None:
-    """Write the signature of a file of records beside it, as `FILE.sig`."""
     signature = base64.b64encode(key.sign(_RECORDS + _digest(path)))
     try:
         _beside(path).write_bytes(signature + b"\n")
@@ -138,11 +119,7 @@ def sign_file(path: Path, key: Ed25519PrivateKey) -> None:
 
 
 def check_file(path: Path, key: Ed25519PublicKey) -> None:
-    """Check that a file of records is what the key's owner has signed.
-
-    Raises:
-        UsageError: it has no signature, or that of something else.
-    """
+    """Check that a file of records is what the key's owner has signed."""
     signature = _read(_beside(path))
     try:
         key.verify(base64.b64decode(signature), _RECORDS + _digest(path))

@@ -121,12 +121,7 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
 
 
 async def _error_of(contestants: Contestants, network: str, expected: Expected) -> float:
-    """Return how far a compiled network's outputs are from ONNX Runtime's.
-
-    Raises:
-        WorkError: it computes something else, cannot be loaded, fails, or takes too long.
-        BlobError, BlobNotFoundError or EngineError: the host is at fault, or has too little memory.
-    """
+    """Return how far a compiled network's outputs are from ONNX Runtime's."""
     try:
         ours: list[Output] = await contestants.ask(_OURS, "outputs")
     except (BlobError, TemporaryDirectoryError, LostWorkerError):  # of the host
@@ -144,11 +139,7 @@ def _watch_of(work: Work) -> ForeignWatch | None:
 
 
 async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
-    """Return whether a compiled network computes what ONNX Runtime does.
-
-    Raises:
-        BlobError, BlobNotFoundError or EngineError: the host is at fault, or has too little memory.
-    """
+    """Return whether a compiled network computes what ONNX Runtime does."""
     async with work.stage("check", Role.MEASURER):
         contestants = Contestants.start(work.runtime, made.network, {_OURS: made.blob}, expected)
         try:

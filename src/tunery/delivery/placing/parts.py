@@ -110,7 +110,6 @@ def _best_stretches(nodes: Sequence[GraphNode], gains: Sequence[float]) -> Itera
 
 
 def _with_followers(nodes: Sequence[GraphNode], last: int) -> int:
-    """Return the last node of a stretch with the operators behind it that go with its last node."""
     made = {one.name for one in nodes[last].makes}
     while last + 1 < len(nodes) and nodes[last + 1].operator in _FOLLOWERS:
         if not made.intersection(one.name for one in nodes[last + 1].reads):

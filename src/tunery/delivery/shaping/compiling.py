@@ -35,10 +35,6 @@ async def compile_request(
 
     With `any_shape` the file also holds the model, with which ONNX Runtime runs all other shapes. So it does with those
     that it runs faster.
-
-    Raises:
-        UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
-        WorkError: the model does not compile, or computes something else than ONNX Runtime.
     """
     request = replace(work.request, store=work.store.url)
     if work.others or work.refused:

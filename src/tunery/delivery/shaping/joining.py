@@ -22,10 +22,6 @@ def join(
 
     The weights of those that were compiled are stored once. The free one is what runs the shapes `accepted`, and with
     `any_shape` all others.
-
-    Raises:
-        UsageError: they are not of one network.
-        OSError: the file cannot be written.
     """
     parts: list[Path] = list(compiled)
     if len(compiled) > 1:

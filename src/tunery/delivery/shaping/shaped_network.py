@@ -78,11 +78,7 @@ class ShapedNetwork(CompiledNetwork):
         return self._network_for(arrays).profile(arrays)
 
     def _network_for(self, arrays: Sequence[Any]) -> CompiledNetwork:
-        """Return what runs inputs of these shapes.
-
-        Raises:
-            UsageError: nothing does, or they fit no shapes.
-        """
+        """Return what runs inputs of these shapes."""
         shapes = tuple(tuple(array.shape) for array in self.checked(arrays))
         number = self._numbers.get(shapes)
         if number is not None:
@@ -109,7 +105,6 @@ class ShapedNetwork(CompiledNetwork):
         return self._networks[number]
 
     def _told(self, shapes: Shapes) -> str:
-        """Return shapes as text: those of the inputs that are not of one shape only."""
         named = zip(self.inputs, shapes, strict=True)
         return ", ".join(f"{spec.name:.80}{shape_text(shape)}" for spec, shape in named if -1 in spec.shape)
 

@@ -24,7 +24,6 @@ def quota_cores(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> float | N
 
 
 def limit_bytes(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> int | None:
-    """Return how much memory we may use (the least `memory.max` or `limit_in_bytes`), None for no limit."""
     found: list[int] = []
     for directory in _directories("memory", membership, root):
         for name in ("memory.max", "memory.limit_in_bytes"):

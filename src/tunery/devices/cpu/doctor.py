@@ -29,7 +29,6 @@ def cores(usable: int, quota: float | None) -> Check:
 
 
 def load(average: float) -> Check:
-    """Is the machine quiet enough to measure on?"""
     found = f"{average:.2f} over the last minute"
     if average > _QUIET_LOAD * (os.cpu_count() or 1):
         advice = "others use this machine: measuring takes longer, end what you can"

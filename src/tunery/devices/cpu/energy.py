@@ -21,7 +21,6 @@ class ModelledMeter(EnergyMeter):
         self._watts, self._busy_s = watts, busy_s
 
     def read_j(self) -> float:
-        """Return the busy time in joules."""
         return self._busy_s() * self._watts
 
 

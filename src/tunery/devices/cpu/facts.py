@@ -91,7 +91,6 @@ def cpu_traits(facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def cache_bytes(caches: Path = _CACHES) -> int:
-    """Return the size of the largest cache, 0 where the machine does not say."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     sizes = (text for text in _cache_sizes(caches).values() if text[:-1].isdigit() and text[-1] in units)
     return max((int(text[:-1]) * units[text[-1]] for text in sizes), default=0)

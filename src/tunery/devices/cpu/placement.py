@@ -93,7 +93,6 @@ def slots(cores: Sequence[int], threads: int, cpus: Path = _CPUS) -> list[tuple[
 
 
 def memory_facts(cores: Sequence[int], cpus: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
-    """Return what is offered of `numa_nodes` (those of the cores) and `huge_pages` (always, madvise or never)."""
     nodes = {int(node.name[4:]) for core in cores for node in (cpus / f"cpu{core}").glob("node[0-9]*")}
     found: dict[str, Any] = {"numa_nodes": sorted(nodes)} if nodes else {}
     with suppress(OSError):  # a kernel without them

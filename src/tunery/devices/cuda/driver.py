@@ -18,17 +18,11 @@ _LOST = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
 
 
 def no_library() -> str:
-    """Return what to do where the Python package is missing."""
     return f"the Python package cuda-bindings is not installed: {pip_install('cuda')}"
 
 
 def done(answer: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver gave, None where that is nothing.
-
-    Raises:
-        DialectError: it failed.
-        DeviceLostError: so will every further call in this process.
-    """
+    """Return what a call of the driver gave, None where that is nothing."""
     status, *values = answer
     code = int(status)
     if code in _LOST:
@@ -56,11 +50,7 @@ class Gpu:
 
 @cache
 def find() -> Gpu:
-    """Look for the first GPU, once in a process.
-
-    Raises:
-        DialectError: there is none; the message says what to install.
-    """
+    """Look for the first GPU, once in a process."""
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # or a kernel's first run would be its loading
     try:
         from cuda.bindings import driver as cu
@@ -109,11 +99,7 @@ class Connection:
         weakref.finalize(owner, _let_go, self, calls).atexit = False
 
     def wait(self) -> None:
-        """Wait for all that was asked of the stream.
-
-        Raises:
-            DeviceLostError: something of it broke the context.
-        """
+        """Wait for all that was asked of the stream."""
         done(self.gpu.cu.cuStreamSynchronize(self.stream))
 
 
@@ -128,11 +114,7 @@ def _let_go(to: Connection, calls: tuple[tuple[Any, ...], ...]) -> None:
 
 @cache
 def connect() -> Connection:
-    """Open the first GPU, once in a process.
-
-    Raises:
-        DialectError: there is none, or it takes nobody; the message says what to do.
-    """
+    """Open the first GPU, once in a process."""
     gpu = find()
     cu = gpu.cu
     with room_for_addresses():

@@ -32,7 +32,6 @@ class Management:
             self.trouble = str(error)
 
     def ask(self, function: str, *arguments: int) -> Any:
-        """Return what a function of the library says of the GPU, None where it says nothing."""
         if self._library is None:
             return None
         try:

@@ -33,7 +33,6 @@ class OpenClDevice(CpuDevice):
 
     @cached_property
     def connection(self) -> Connection:
-        """The way to the device, which is opened when it is first needed."""
         return connect()
 
     @override

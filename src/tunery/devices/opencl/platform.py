@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 
 def no_library() -> str:
-    """Return what to do where the Python package is missing."""
     return f"the Python package pyopencl is not installed: {pip_install('opencl')}"
 
 
@@ -55,12 +54,10 @@ class Connection:
     thread: ThreadPoolExecutor
 
     def call(self, work: Callable[[], T]) -> T:
-        """Call something in the thread."""
         return self.thread.submit(work).result()
 
     @property
     def name(self) -> str:
-        """The device and what drives it."""
         return f"{self.device.name.strip()} {self.device.driver_version.strip()}"
 
 
@@ -69,9 +66,6 @@ def find() -> Found:
     """Find the first GPU, or else the first device, once in a process.
 
     PoCL starts its threads here, on the cores that the process may use, and with the rights of the one that finds it.
-
-    Raises:
-        DialectError: there is none; the message says what to install.
     """
     # What PoCL compiles is kept in our cache, and only while it is used.
     directory = cache_directory() / "opencl"
@@ -94,11 +88,7 @@ def find() -> Found:
 
 @cache
 def connect() -> Connection:
-    """Open the device that `find` returns, once in a process.
-
-    Raises:
-        DialectError: there is none; the message says what to install.
-    """
+    """Open the device that `find` returns, once in a process."""
     found = find()
     context, queue = found.thread.submit(_opened, found.cl, found.device).result()
     if not found.kept:  # other drivers open a GPU's files first

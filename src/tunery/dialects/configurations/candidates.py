@@ -8,16 +8,11 @@ from tunery.domain import Candidate, Origin, Task, digest
 
 
 def candidate_of(task: Task, body: str, origin: Origin) -> Candidate:
-    """Return a task's candidate with this body; its key tells what it is."""
     return Candidate(digest(task.workload.key, task.target.key, body), task.key, body, origin)
 
 
 def configuration_of(body: str, name: str) -> dict[str, Any]:
-    """Return the configuration that a candidate's body has under a name.
-
-    Raises:
-        DialectError: it has none.
-    """
+    """Return the configuration that a candidate's body has under a name."""
     try:
         found = json.loads(body)[name]
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -46,18 +46,13 @@ class Expression:
     run: _Run
 
     def __call__(self, values: Mapping[str, Value]) -> Value:
-        """Return its value.
-
-        Raises:
-            ExpressionError: it has none for these values of its names, as where it divides by zero.
-        """
+        """Return its value."""
         try:
             return self.run(values)
         except (ArithmeticError, TypeError, ValueError, KeyError) as error:
             raise ExpressionError(f"{self.text!r:.80} has no value: {error}") from error
 
     def holds(self, values: Mapping[str, Value]) -> bool:
-        """Return whether it is true; it is not where it has no value."""
         try:
             return bool(self.run(values))
         except (ArithmeticError, TypeError, ValueError):
@@ -65,11 +60,7 @@ class Expression:
 
 
 def parse(text: str, known: Iterable[str], constants: Mapping[str, Value] = MappingProxyType({})) -> Expression:
-    """Parse an expression over `known` names and `constants`, which have their values already.
-
-    Raises:
-        ExpressionError: it is none, or uses what it may not.
-    """
+    """Parse an expression over `known` names and `constants`, which have their values already."""
     node, free = tree(text), set(known)
     run = _compiled(_Folded(constants).visit(node), text)
     names = {part.id for part in ast.walk(tree(text)) if isinstance(part, ast.Name)} - _FUNCTIONS.keys()
@@ -86,16 +77,11 @@ class _Folded(ast.NodeTransformer):
         self._constants = constants
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Return the constant that a name stands for."""
         return ast.Constant(self._constants[node.id]) if node.id in self._constants else node
 
 
 def tree(text: str) -> ast.expr:
-    """Return the syntax tree of one expression of bounded length and depth; its nodes are not looked at.
-
-    Raises:
-        ExpressionError: it is no expression.
-    """
+    """Return the syntax tree of one expression of bounded length and depth; its nodes are not looked at."""
     if len(text) > _LONGEST:
         raise ExpressionError(f"{text[:40]!r}... has more than {_LONGEST} characters")
     try:
@@ -108,11 +94,7 @@ def tree(text: str) -> ast.expr:
 
 
 def values_of(text: str) -> list[Value]:
-    """Return the values of a list as Kernel Tuner's files have them: `[1, 2]`, `range(4)`, `[2*i for i in range(4)]`.
-
-    Raises:
-        ExpressionError: it is no such list.
-    """
+    """Return the values of a list of Kernel Tuner's: `[1, 2]`, `range(4)`, `[2*i for i in range(4)]`."""
     node = tree(text)
     if (
         isinstance(node, ast.Call)

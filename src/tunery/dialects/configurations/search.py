@@ -47,7 +47,6 @@ class Encoder:
         """Which parameter each number of a row is of."""
 
     def rows(self, configurations: Sequence[Choices]) -> Floats:
-        """Return one row per configuration."""
         chosen = np.array(configurations, dtype=np.int64).reshape(len(configurations), len(self._columns))
         parts: list[Floats] = [table[chosen[:, i]] for i, table in enumerate(self._columns)]
         return np.asarray(np.concatenate(parts, axis=1))
@@ -87,7 +86,6 @@ class ConfigurationSearch:
         self._first = [one for one in dict.fromkeys(first) if space.allows(one)]
 
     def skip(self, choices: Choices) -> None:
-        """Never ask for this one."""
         self._seen.add(choices)
 
     def tell(self, choices: Choices, latency_s: float | None, *, complete: bool = True) -> None:
@@ -197,7 +195,6 @@ class ConfigurationSearch:
         return [pool[i] for i in process.pick(near, count)]
 
     def _pool(self) -> list[Choices]:
-        """Return what a search of the whole space ranks: all that is left, or a fresh sample and what is near."""
         left = self._left()
         if left is not None and len(left) <= _POOL:
             return left
@@ -207,7 +204,6 @@ class ConfigurationSearch:
         return list(dict.fromkeys([*self._near(), *(one for one in sampled if one not in self._seen)]))
 
     def _near(self) -> list[Choices]:
-        """Return what differs in one parameter from one of the fastest."""
         timed = [(latency_s, one) for one, (latency_s, _) in self._told.items() if latency_s is not None]
         allowed = set(self._recorded)
         return list(dict.fromkeys(

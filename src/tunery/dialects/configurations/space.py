@@ -55,7 +55,6 @@ class ConfigurationSpace:
         self.first = self._first()
 
     def configuration(self, choices: Choices) -> dict[str, Value]:
-        """Return the parameters' values."""
         return {name: values[i] for name, values, i in zip(self.names, self.values, choices, strict=True)}
 
     def choices(self, configuration: Mapping[str, Value]) -> Choices | None:
@@ -75,12 +74,10 @@ class ConfigurationSpace:
         return choices if self.allows(choices) else None
 
     def allows(self, choices: Choices) -> bool:
-        """Return whether the restrictions hold."""
         values = self.configuration(choices)
         return all(restriction.holds(values) for restriction in self.restrictions)
 
     def at(self, number: int) -> Choices:
-        """Return the configuration with this number, from 0 to `size`, which is known."""
         found = [0] * len(self.names)
         for group in self._groups:
             assert group.listed is not None
@@ -102,7 +99,6 @@ class ConfigurationSpace:
         return list(found)
 
     def neighbours(self, choices: Choices) -> Iterator[Choices]:
-        """Yield the allowed configurations that differ in one parameter."""
         for place, values in enumerate(self.values):
             for other in range(len(values)):
                 changed = (*choices[:place], other, *choices[place + 1 :])
@@ -170,7 +166,6 @@ class ConfigurationSpace:
         return tuple(found)
 
     def _connected(self) -> list[list[int]]:
-        """Return the parameters in groups that share restrictions."""
         groups: list[set[str]] = [{name} for name in self.names]
         for restriction in self.restrictions:
             touched = [group for group in groups if group & restriction.names]

@@ -52,7 +52,6 @@ class _Graph:
 
 
 def is_convolution(program: str) -> bool:
-    """Say whether a task's program is one of a convolution."""
     return _KEY.match(program) is not None
 
 
@@ -69,7 +68,6 @@ def convolution_keys(model: Path) -> Counter[str]:
 
 
 def workload_of(key: str) -> Workload:
-    """Return the workload of a convolution with this operator key."""
     one = _Convolution.parse(key)
     added = sum(step.startswith("add=") for step in one.steps)
     inputs = [TensorSpec(f"input{at}", shape, "float32") for at, shape in enumerate((one.image, *[one.result] * added))]
@@ -80,11 +78,7 @@ def workload_of(key: str) -> Workload:
 
 
 def build(key: str, way: str, config: Mapping[str, Any], path: Path) -> None:
-    """Compile a convolution in one of the ways; its function `main` has the output as its last argument.
-
-    Raises:
-        DialectError: the compiler refuses it.
-    """
+    """Compile a convolution in one of the ways; its function `main` has the output as its last argument."""
     from tunery.dialects.iree.rewriting import rewrite
 
     model, module = (path.with_name(f"{path.name}.{end}") for end in ("onnx", "mlir"))
@@ -233,7 +227,6 @@ class _Convolution:
 
     @property
     def result(self) -> tuple[int, ...]:
-        """The shape of the result."""
         rank = len(self.image) - 2
         pads = self.attributes.get("pads", (0,) * 2 * rank)
         steps, gaps = (self.attributes.get(name, (1,) * rank) for name in ("strides", "dilations"))

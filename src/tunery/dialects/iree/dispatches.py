@@ -59,7 +59,6 @@ class Contraction:
 
     @property
     def flop(self) -> float:
-        """Operations of one execution."""
         return 2.0 * math.prod(self.extents)
 
 

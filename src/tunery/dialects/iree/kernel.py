@@ -27,11 +27,7 @@ _devices: dict[int, Any] = {}
 
 
 def runtime() -> Any:
-    """Return `iree.runtime`: this Python's, or that of the dialect's environment, of which nothing else is imported.
-
-    Raises:
-        UsageError: there is no such environment.
-    """
+    """Return `iree.runtime`: this Python's, or that of the dialect's environment, of which nothing else is imported."""
     if "iree.runtime" not in sys.modules and importlib.util.find_spec("iree") is None:
         check_environment(NAME, REQUIREMENTS)
         spec = PathFinder.find_spec("iree", [str(site_packages(NAME))])
@@ -79,11 +75,7 @@ class Module:
         weakref.finalize(self, _end, self._device, self.arrays, self._held)
 
     def give(self, arrays: Sequence[Array]) -> None:
-        """Copy arrays, in order, into buffers of their own; the last ones may be those that results go to.
-
-        Raises:
-            DialectError: one is of a type that IREE does not have.
-        """
+        """Copy arrays, in order, into buffers of their own; the last ones may be those that results go to."""
         iree = runtime()
         if strange := sorted({str(array.dtype) for array in arrays} - _ELEMENTS.keys()):
             raise DialectError(f"IREE takes no arrays of {strange[0]}")
@@ -106,11 +98,7 @@ class Module:
         self._held += [None, arguments]
 
     def call(self, calls: int = 1) -> float:
-        """Call it so many times, one after the other; return the seconds that they took.
-
-        Raises:
-            DialectError: a call fails.
-        """
+        """Call it so many times, one after the other; return the seconds that they took."""
         make, invoke, function, arguments = (
             runtime().VmVariantList,
             self._context.invoke,
@@ -130,7 +118,6 @@ class Module:
         return max(elapsed * 1e-9, 1e-9)
 
     def results(self, specs: Sequence[TensorSpec]) -> list[Array]:
-        """Return copies of what the last call returned."""
         iree, returned = runtime(), self._held[-2]
         views = (returned.get_as_object(place, iree.HalBufferView) for place in range(len(specs)))
         return [
@@ -173,17 +160,12 @@ class IreeKernel(Kernel):
 
 
 def check_device(device: Device) -> None:
-    """Check that a device is of the kind that this dialect's kernels run on.
-
-    Raises:
-        DialectError: it is not.
-    """
+    """Check that a device is of the kind that this dialect's kernels run on."""
     if device.kind != "cpu":
         raise DialectError(f"a kernel of the dialect {NAME} does not run on a device of kind {device.kind!r}")
 
 
 def numpy_dtype(name: str) -> Any:
-    """Return the dtype of a name, that of bfloat16 included."""
     try:
         return np.dtype(name)
     except TypeError:

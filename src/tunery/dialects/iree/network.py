@@ -59,11 +59,7 @@ class Made:
 
 
 def fastest(network: Network, source: Path, target: Target, spec: str, directory: Path) -> Made:
-    """Compile a network in each way, `spec` included if there is one, time them in turns, and return the fastest.
-
-    Raises:
-        DialectError: it compiles and runs in no way.
-    """
+    """Compile a network in each way, `spec` included if there is one, time them in turns, and return the fastest."""
     function, ways = function_of(source), _ways(network, source, spec, directory)
     if _is_foreign(target):
         return _fastest_elsewhere(network, function, ways, target, directory)
@@ -114,11 +110,7 @@ def _ways(network: Network, source: Path, spec: str, directory: Path) -> dict[st
 def _times(
     network: Network, function: str, ways: Mapping[str, _Way], target: Target, directory: Path
 ) -> dict[str, float]:
-    """Compile a network in each way, and return the seconds of those that compute what the first one does.
-
-    Raises:
-        DialectError: there are none.
-    """
+    """Compile a network in each way, and return the seconds of those that compute what the first one does."""
     modules: dict[str, Module] = {}
     refused: dict[str, str] = {}
     for name, way in ways.items():
@@ -140,7 +132,6 @@ def _is_foreign(target: Target) -> bool:
 
 
 def function_of(source: Path) -> str:
-    """Return the name of the function in a module that the importer has written."""
     with source.open(encoding="utf-8", errors="replace") as file:
         found = re.search(r"func\.func @([\w$.-]+|\"[^\"]+\")\(", file.read(1 << 16))
     if found is None:
@@ -213,7 +204,6 @@ def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bo
 
 
 def explained(spec: str, network: Network, target: Target) -> str:
-    """Return a tuning spec under a comment that says what it is for."""
     lines = commands(network, target, TUNED, spec=True).splitlines()
     return "".join(f"// {line}\n" for line in (f"made by tunery for {network.name} and IREE {VERSION}:", *lines)) + spec
 
@@ -244,11 +234,7 @@ def write(output: Path, network: Network, target: Target, made: Made, spec: str)
 
 
 def members(path: Path, digest: str = "") -> dict[str, bytes]:
-    """Return what a compiled network holds, by name.
-
-    Raises:
-        UsageError: it is damaged.
-    """
+    """Return what a compiled network holds, by name."""
     try:
         with open_archive(path, digest) as archive:
             return {name: archive.read(name) for name in (MODULE, SPEC, README, MODEL) if name in archive.sizes}

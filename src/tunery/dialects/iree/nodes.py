@@ -44,7 +44,6 @@ class Convolution:
 
 
 def convolutions(module: Path) -> dict[int, Convolution]:
-    """Return the convolutions of a module that the importer has written, by line."""
     found = {}
     with module.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
@@ -72,7 +71,6 @@ def _convolution(line: str) -> Convolution | None:
 
 
 def without_locations(text: str) -> tuple[str, list[frozenset[int]]]:
-    """Return a module's text without locations, and for each line the lines that the last one of these tells."""
     lines, told = [], []
     for line in text.splitlines(keepends=True):
         found = _LOCATION.findall(line)

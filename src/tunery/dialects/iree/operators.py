@@ -49,7 +49,6 @@ class _Operation:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no loop jumps."""
         return not {scale for of in self.scales for scale in of} - {1}
 
 
@@ -63,7 +62,6 @@ class _Dispatch:
     arguments: Mapping[str, int]
 
     def is_zero(self, value: str) -> bool:
-        """Say whether a tensor begins as zeros."""
         return self.scalars.get(self.filled.get(value, "")) == 0.0
 
 
@@ -176,7 +174,6 @@ def _channels(product: _Operation, fixed: Sequence[bool], convolution: Convoluti
 
 
 def _is_bias(operation: _Operation, product: _Operation, channels: str) -> bool:
-    """Say whether a product begins with what an operation makes of one number for each channel."""
     if operation.result != product.values[-1] or len(operation.values) != 2 or not operation.is_plain:
         return False
     loops = dict(zip(operation.dims[-1], product.dims[-1], strict=True))
@@ -208,7 +205,6 @@ def _behind_points(
 
 
 def _place(operation: _Operation, product: _Operation) -> int | None:
-    """Return which operand of an operation is a product, None where it is not one alone."""
     inputs = operation.values[:-1]
     if operation.summed or inputs.count(product.result) != 1 or len(operation.dims[-1]) != len(product.dims[-1]):
         return None
@@ -286,7 +282,6 @@ def _is_product(body: Sequence[str]) -> bool:
 def _fused(
     operation: _Operation, at: int, scalars: Mapping[str, float], shapes: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """Return the steps of an operation on each element of its operand `at`; None: others. `shapes` are of operands."""
     names = re.findall(r"(%\w+): f32", operation.body[0])
     if len(names) != len(operation.values):
         return None
@@ -331,7 +326,6 @@ def _steps(body: Sequence[str], now: str, operands: Mapping[str, str]) -> tuple[
 
 
 def _limited(steps: Sequence[str], bound: str, *, least: bool) -> list[str]:
-    """Return the steps with one more, a bound that is the least or else the most, as ONNX tells it."""
     if least:
         return [*steps, "relu" if float(bound) == 0 else f"maximum={bound}"]
     name, _, low = steps[-1].partition("=") if steps else ("", "", "")

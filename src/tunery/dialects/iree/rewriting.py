@@ -117,7 +117,6 @@ class _Rewriting:
         return convolutions > 0
 
     def _made(self, node: onnx.NodeProto) -> str | None:
-        """Write what computes a node's output channels last; return its name, None where the node is to stay."""
         if len(node.output) != 1 or node.domain not in {"", "ai.onnx"} or not self._is_image(node.output[0]):
             return None
         if node.op_type in {"Conv", "MaxPool"}:
@@ -275,7 +274,6 @@ class _Rewriting:
         return self._reshaped(total, (self._shapes[windows.name][0], *windows.out, weights.shape[0]))
 
     def _product(self, windows: "_Windows", side: str, weights: _Array, bias: Sequence[str]) -> str:
-        """Return the product of the weights and what all windows see, side by side."""
         matrix = weights.transpose(2, 3, 1, 0).reshape(-1, weights.shape[0])
         made = self._add("MatMul", [self._reshaped(side, (-1, matrix.shape[0])), self._constant(matrix)])
         made = self._add("Add", [made, *bias]) if bias else made
@@ -421,7 +419,6 @@ class _Rewriting:
 
 
 def _with(sizes: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
-    """Return sizes of which that of an axis is another one."""
     return tuple(size if at == axis else one for at, one in enumerate(sizes))
 
 

@@ -21,11 +21,7 @@ _PROBE = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tens
 
 
 def import_onnx(model: Path, output: Path) -> None:
-    """Write the MLIR module of an ONNX file.
-
-    Raises:
-        ModelError: the importer refuses it.
-    """
+    """Write the MLIR module of an ONNX file."""
     check_environment(NAME, REQUIREMENTS)
     command = [str(environment_python(NAME)), "-P", "-m", "iree.compiler.tools.import_onnx", str(model), "-o",
                str(output), "--opset-version", OPSET]  # fmt: skip
@@ -36,11 +32,7 @@ def import_onnx(model: Path, output: Path) -> None:
 
 
 def compile_module(source: str | Path, flags: Sequence[str], output: Path | None = None) -> str:
-    """Run `iree-compile` on a module, text or a file; return what it prints without an `output`.
-
-    Raises:
-        DialectError: it is refused, or the compiler dies of it.
-    """
+    """Run `iree-compile` on a module, text or a file; return what it prints without an `output`."""
     check_environment(NAME, REQUIREMENTS)
     program = site_packages(NAME) / "iree" / "compiler" / "_mlir_libs" / "iree-compile"
     command = [str(program), "-" if isinstance(source, str) else str(source), *flags, "-o", str(output or "-")]
@@ -53,7 +45,6 @@ def compile_module(source: str | Path, flags: Sequence[str], output: Path | None
 
 
 def cpu_flags(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what tells the compiler which processor to make code for."""
     flags = ["--iree-hal-target-backends=llvm-cpu"]
     if "mtriple" in config:
         flags.append(f"--iree-llvmcpu-target-triple={config['mtriple']}")
@@ -64,11 +55,7 @@ def cpu_flags(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def device_line(config: Mapping[str, Any]) -> str:
-    """Return how a module at the phase `flow` names the device, for a target's processor.
-
-    Raises:
-        TargetError: the compiler knows no such processor.
-    """
+    """Return how a module at the phase `flow` names the device, for a target's processor."""
     for word in (config["mcpu"], *config.get("mattr", ())):
         if not _PROCESSOR.fullmatch(word.removeprefix("+")):
             raise TargetError(f"{word!r:.60} is no name of a processor; write native, or another name")

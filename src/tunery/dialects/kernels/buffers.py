@@ -53,7 +53,6 @@ class GuardedArray:
 
     @property
     def array(self) -> Array:
-        """What it holds now."""
         return self._array
 
     def put(self, values: Array | float) -> None:
@@ -61,10 +60,6 @@ class GuardedArray:
         self._array[...] = values
 
     def check(self) -> None:
-        """Check that nothing was written beside the array.
-
-        Raises:
-            DialectError: something was.
-        """
+        """Check that nothing was written beside the array."""
         if (self._before != _KNOWN).any() or (self._behind != _KNOWN).any():
             raise DialectError(f"the kernel has written outside of its argument {self._name}")

@@ -21,12 +21,7 @@ _FEATURES = {
 
 
 def config_for(spec: str, device: DeviceDescription) -> dict[str, str]:
-    """Return the target that `spec` names for a device: `native`, gcc's name of a processor, or a JSON object.
-
-    Raises:
-        TargetError: it is no ARM processor, gcc does not know it or is not installed for it, or the device lacks
-            instructions that it has.
-    """
+    """Return the target that `spec` names for a device: `native`, gcc's name of a processor, or a JSON object."""
     if device.facts.get("arch") != _MACHINE:
         raise TargetError(f"no code is made here for {device.name}: only for {_MACHINE}, and for this machine's kind")
     has = {name for name in device.facts.get("vector", ()) if name in _FEATURES}

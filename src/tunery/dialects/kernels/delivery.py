@@ -31,11 +31,7 @@ MEMBERS = ("kernel.c", "kernel.h", "kernel.json")
 def write(
     output: Path, network: Network, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target
 ) -> None:
-    """Build a configuration and write it with its texts.
-
-    Raises:
-        DialectError: it does not build; nothing is left.
-    """
+    """Build a configuration and write it with its texts."""
     processor = processor_of(target.config)
     parts = {
         "kernel.c": source_text(kernel, configuration),
@@ -87,7 +83,6 @@ def header_text(kernel: KernelSpecification) -> str:
 
 
 def shapes_text(kernel: KernelSpecification) -> str:
-    """Return the arguments as the lines of a comment."""
     return "".join(
         f" *   {one.name}: {one.dtype}{list(one.shape)}, {'written' if one.output else 'read'}\n" if not one.scalar
         else f" *   {one.name}: {one.value!r} is what it was tuned for\n"
@@ -96,11 +91,7 @@ def shapes_text(kernel: KernelSpecification) -> str:
 
 
 def texts(path: Path, members: Sequence[str]) -> dict[str, str]:
-    """Return what of a written file is for people and their compilers, by the ending of a file's name.
-
-    Raises:
-        UsageError: the file is damaged.
-    """
+    """Return what of a written file is for people and their compilers, by the ending of a file's name."""
     try:
         with open_archive(path) as archive:
             return {Path(name).suffix: archive.read(name).decode() for name in members}

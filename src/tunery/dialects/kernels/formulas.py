@@ -36,20 +36,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in
 
 
 def check_formula(text: str, arrays: Sequence[str], constants: Mapping[str, Value]) -> None:
-    """Check a formula without its arrays.
-
-    Raises:
-        ExpressionError: it uses what it may not.
-    """
+    """Check a formula without its arrays."""
     _check(tree(text), text, {*arrays, *constants})
 
 
 def compute(text: str, arrays: Mapping[str, Array], constants: Mapping[str, Value]) -> Array:
-    """Return what a formula gives for inputs, floats in double precision.
-
-    Raises:
-        ExpressionError: it gives nothing.
-    """
+    """Return what a formula gives for inputs, floats in double precision."""
     wide = {name: one.astype(np.float64) if one.dtype.kind == "f" else one for name, one in arrays.items()}
     try:
         with np.errstate(all="ignore"):

@@ -70,18 +70,15 @@ class Processor:
 
     @property
     def gcc(self) -> str:
-        """The compiler's command."""
         return f"{self.machine}-linux-gnu-gcc" if self.machine else "gcc"
 
 
 def processor_of(config: Mapping[str, Any]) -> Processor:
-    """Return the processor that a target is for."""
     return Processor(config["mcpu"], config.get("machine", ""))
 
 
 @cache
 def version(gcc: str = "gcc") -> str:
-    """Return a gcc's version, "" where it is not installed."""
     if shutil.which(gcc) is None:
         return ""
     done = subprocess.run([gcc, "-dumpfullversion"], capture_output=True, text=True, check=False)
@@ -90,11 +87,7 @@ def version(gcc: str = "gcc") -> str:
 
 @cache
 def native_processor() -> str:
-    """Return what gcc calls this processor.
-
-    Raises:
-        TargetError: there is no gcc.
-    """
+    """Return what gcc calls this processor."""
     if not version():
         raise TargetError("kernels in C are built by gcc, which is not installed; install it, for example as `gcc`")
     done = subprocess.run(["gcc", "-march=native", "-Q", "--help=target"], capture_output=True, text=True, check=False)
@@ -121,11 +114,7 @@ def processor_flags(processor: Processor) -> tuple[str, ...]:
 
 @cache
 def defined(processor: Processor) -> frozenset[str]:
-    """Return the macros that gcc here defines for a processor, which may be another host's.
-
-    Raises:
-        TargetError: it is not installed, or does not know the processor.
-    """
+    """Return the macros that gcc here defines for a processor, which may be another host's."""
     if processor.machine and not _has_library(processor.gcc):
         raise TargetError(
             f"kernels in C for {processor.machine} are built by {processor.gcc}, which is not installed with its C "
@@ -150,7 +139,6 @@ def _has_library(gcc: str) -> bool:
 
 
 def macros(problem: Mapping[str, Value], configuration: Mapping[str, Value]) -> str:
-    """Return the problem's constants and a configuration as macros."""
     lines = [f"#define {name} {_literal(value)}\n" for name, value in {**problem, **configuration}.items()]
     return "".join(lines)
 
@@ -162,7 +150,6 @@ def _literal(value: Value) -> str:
 
 
 def flags(kernel: KernelSpecification, processor: Processor) -> list[str]:
-    """Return the flags that a kernel's code is generated with."""
     return [*_FLAGS, *processor_flags(processor), *kernel.flags]
 
 
@@ -174,12 +161,7 @@ def build(  # noqa: PLR0917 - what a build depends on
     processor: Processor,
     path: Path,
 ) -> None:
-    """Build a shared library with the entry `tunery_run`.
-
-    Raises:
-        DialectError: gcc refuses the source; its first error is told. Nothing is left at `path`.
-        TargetError: as `defined`.
-    """
+    """Build a shared library with the entry `tunery_run`."""
     defined(processor)
     values = [_argument(place, one) for place, one in enumerate(kernel.arguments)]
     text = (
@@ -216,7 +198,6 @@ def _run(command: Sequence[str], function: str, scratch: str, text: str = "") ->
 
 @cache
 def _tools(gcc: str) -> Path:
-    """Return the directory in which a gcc and what belongs to it are installed."""
     done = subprocess.run([gcc, "-print-search-dirs"], capture_output=True, text=True, check=False)
     found = re.match(r"install: (.*?)/lib(?:64|exec)?/gcc[^/]*/", done.stdout)
     return Path(found[1] if found else "/usr")

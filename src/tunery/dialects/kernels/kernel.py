@@ -52,7 +52,6 @@ class Change:
     values: Array
 
     def at(self, call: int) -> tuple[int, Array]:
-        """Return the place and the value, as an array of one, for a call, counted from 0."""
         row, number = divmod(call, self.places.size)
         return int(self.places[number]), self.values[row % 2, number : number + 1]
 
@@ -68,11 +67,7 @@ class Buffer(Protocol):
         """Have it hold an array of its shape, or one number everywhere."""
 
     def check(self) -> None:
-        """Check that nothing was written beside it.
-
-        Raises:
-            DialectError: something was.
-        """
+        """Check that nothing was written beside it."""
 
 
 class BuiltKernel(Kernel):
@@ -109,7 +104,6 @@ class BuiltKernel(Kernel):
         self.give(filled(self._spec, inputs))
 
     def give(self, arrays: Mapping[str, Array]) -> None:
-        """Copy the input arrays as they are."""
         self._given = {name: array.copy() for name, array in arrays.items()}
         self._known = None
         self._restore()
@@ -190,9 +184,6 @@ class BuiltKernel(Kernel):
         """Check that calls cost as much for the input that is known as for new ones, which differ little from it.
 
         Noise makes runs dearer, so the cheapest of each kind are compared, and where these differ, more are taken.
-
-        Raises:
-            DialectError: it does not.
         """
         for _ in range(_PAIRS):
             share = self._cheaper(calls)
@@ -218,11 +209,7 @@ class BuiltKernel(Kernel):
         return seen.pop() if len(seen) == 1 else ""
 
     def _check_answer(self, calls: int, *, changed: bool) -> None:
-        """Check that calls that were timed have worked as one does alone.
-
-        Raises:
-            DialectError: they have not.
-        """
+        """Check that calls that were timed have worked as one does alone."""
         if calls < _MANY and len(self._taken[calls][changed]) > _FIRST and self._turn.random() * _ONE_IN >= 1:
             return
         mine = self._answer()
@@ -243,9 +230,6 @@ class BuiltKernel(Kernel):
 
         About half of each input is changed, its ends are not, and the answers of two calls, the first over the outputs
         of another input, are compared with that of one which cannot remember.
-
-        Raises:
-            DialectError: they differ.
         """
         self.call()
         for one in self.varied:
@@ -308,11 +292,7 @@ class CKernel(BuiltKernel):
 
     @override
     def _check_time(self, elapsed_s: float, worked_s: float, calls: int) -> None:
-        """Check that many calls take as long as so many single ones, and no more threads than it was given.
-
-        Raises:
-            DialectError: they do not.
-        """
+        """Check that many calls take as long as so many single ones, and no more threads than it was given."""
         self._elapsed_s, self._used_s = self._elapsed_s + elapsed_s, self._used_s + worked_s
         if self._used_s > self._threads * (_BUSIER * self._elapsed_s + _LATE_S):
             raise DialectError(f"the kernel uses more than the {self._threads} threads that it was given")
@@ -376,11 +356,7 @@ class FormulaKernel(Kernel):
 
     @override
     def run(self) -> None:
-        """Compute all outputs.
-
-        Raises:
-            DialectError: a formula cannot be computed, or gives another shape.
-        """
+        """Compute all outputs."""
         scalars = {one.name: one.value for one in self._spec.arguments if one.value is not None}
         for one, into in zip(self._spec.outputs, self._outputs, strict=True):
             try:
@@ -429,7 +405,6 @@ def _ranged(one: Argument, given: Array) -> Array:
 
 
 def reproduces(kernel: BuiltKernel, specification: KernelSpecification) -> bool:
-    """Return whether a kernel gives the recorded outputs for the recorded inputs."""
     recorded = specification.reference
     inputs = {one.name: np.full(one.shape, one.fill.low, one.dtype) for one in specification.inputs}
     inputs |= {one.name: decoded(one.fill.recorded) for one in specification.inputs if one.fill.recorded}

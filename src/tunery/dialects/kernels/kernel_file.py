@@ -113,11 +113,7 @@ class KernelForm(_Form):
 
 
 def read_kernel(path: Path) -> KernelSpecification:
-    """Read a kernel file, in our TOML or in Kernel Tuner's T1 (.json), and all files that it names.
-
-    Raises:
-        ModelError: it cannot be read, or says what cannot be; one sentence tells which and what to do.
-    """
+    """Read a kernel file, in our TOML or in Kernel Tuner's T1 (.json), and all files that it names."""
     data = read_bytes(path, _MOST_FILE, "a kernel file")
     try:
         text = data.decode()
@@ -370,11 +366,7 @@ def _with_default(found: KernelSpecification, told: Mapping[str, Value]) -> Kern
 
 
 def recorded(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> str:
-    """Return a recorded array as text.
-
-    Raises:
-        ModelError: it is no .npy file of this shape and type.
-    """
+    """Return a recorded array as text."""
     data = read_bytes(path, _MOST_RECORDED, f"the recorded {name}")
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)

@@ -80,11 +80,7 @@ class _T1(_Part):
 
 
 def form_of_t1(text: str, path: Path) -> dict[str, Any]:
-    """Return what a T1 file says, in the words of our own kernel files.
-
-    Raises:
-        ModelError: it is no T1 file, or says what is not known here.
-    """
+    """Return what a T1 file says, in the words of our own kernel files."""
     t1 = _valid(_T1, text, path)
     kernel, language = t1.kernel, {"C": "c", "OpenCL": "opencl", "CUDA": "cuda"}.get(t1.kernel.language)
     if language is None:
@@ -136,7 +132,6 @@ def _argument(number: int, one: _Argument) -> dict[str, Any]:
 
 
 def _constants(text: str | int) -> Any:
-    """Write `ProblemSize[0]` as the constant that our form has for it."""
     if isinstance(text, int):
         return text
     for place, axis in enumerate("XYZ"):
@@ -177,11 +172,7 @@ class _T4File(_Part):
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return what a cache of Kernel Tuner or a T4 file holds, the fastest first. None of it is believed.
-
-    Raises:
-        ModelError: it is neither, of a version that is not known, or has a time that is none.
-    """
+    """Return what a cache of Kernel Tuner or a T4 file holds, the fastest first. None of it is believed."""
     try:
         text = read_bytes(path, _MOST_RESULTS_FILE, "the file of results").decode()
     except UnicodeDecodeError:
@@ -264,11 +255,7 @@ FORMATS = ("kernel-tuner", "t4")
 
 
 def written(kernel: KernelSpecification, records: Iterable[Record], device: str, format_name: str) -> str:
-    """Return records of a kernel as one of the `FORMATS`: a cache, or T4. What was not measured is left out.
-
-    Raises:
-        UsageError: the format is none of them.
-    """
+    """Return records of a kernel as one of the `FORMATS`: a cache, or T4. What was not measured is left out."""
     if format_name not in FORMATS:
         raise UsageError(f"unknown format {format_name!r:.40} of records of kernels; use {' or '.join(FORMATS)}")
     reasons = _CACHE_REASONS if format_name == "kernel-tuner" else _T4_REASONS

@@ -122,14 +122,12 @@ class KernelProcess:
         return _child.TIME.unpack(answer)[0], took_s
 
     def worked_s(self) -> float:
-        """Return the CPU seconds that the process has used."""
         try:
             return time.clock_gettime(self._cpu_clock)
         except OSError as error:
             raise DialectError("the kernel has ended its process") from error
 
     def close(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.wait()
         self._control.close()

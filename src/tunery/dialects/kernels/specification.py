@@ -54,12 +54,10 @@ class Argument:
 
     @property
     def spec(self) -> TensorSpec:
-        """Its shape and type."""
         return TensorSpec(self.name, self.shape, self.dtype)
 
     @property
     def scalar(self) -> bool:
-        """Whether it is passed by value."""
         return self.value is not None
 
 
@@ -113,11 +111,7 @@ class KernelSpecification:
 
     @cached_property
     def space(self) -> ConfigurationSpace:
-        """Its configurations.
-
-        Raises:
-            ExpressionError or EmptySpaceError: its restrictions are wrong, or leave nothing.
-        """
+        """Its configurations."""
         parsed = [parse(text, self.parameters, self.problem) for text in self.restrictions]
         return ConfigurationSpace(self.parameters, parsed)
 
@@ -128,7 +122,6 @@ class KernelSpecification:
 
     @cached_property
     def text(self) -> str:
-        """All of it as canonical JSON."""
         plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         if self.operator is None:  # as it was before kernels had such keys: the records of old stores stay
             del plain["operator"]
@@ -140,12 +133,10 @@ class KernelSpecification:
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
-        """The arrays that are read."""
         return tuple(one for one in self.arguments if not one.output and not one.scalar)
 
     @property
     def outputs(self) -> tuple[Argument, ...]:
-        """The arrays that are written."""
         return tuple(one for one in self.arguments if one.output)
 
     @property
@@ -158,11 +149,7 @@ _ADAPTER: TypeAdapter[KernelSpecification] = TypeAdapter(KernelSpecification)
 
 
 def read_specification(text: str) -> KernelSpecification:
-    """Return the specification that `KernelSpecification.text` was.
-
-    Raises:
-        DialectError: it is none.
-    """
+    """Return the specification that `KernelSpecification.text` was."""
     import json
 
     try:
@@ -174,33 +161,23 @@ def read_specification(text: str) -> KernelSpecification:
 
 
 def encoded(array: Array) -> str:
-    """Return an array as text."""
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return base64.b64encode(file.getvalue()).decode()
 
 
 def decoded(text: str) -> Array:
-    """Return the array that `encoded` took."""
     found: Array = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
     return found
 
 
 def evaluated(text: str | int, constants: Mapping[str, Value]) -> Value:
-    """Return the value of an expression of constants.
-
-    Raises:
-        ExpressionError: it has none.
-    """
+    """Return the value of an expression of constants."""
     return text if isinstance(text, int) else parse(text, (), constants)({})
 
 
 def extent(text: str | int, constants: Mapping[str, Value], what: str) -> int:
-    """Return a size of an array.
-
-    Raises:
-        ExpressionError: it is no whole number from 1 on.
-    """
+    """Return a size of an array."""
     value = evaluated(text, constants)
     if isinstance(value, float) and value.is_integer():
         value = int(value)

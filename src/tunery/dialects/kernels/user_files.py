@@ -10,7 +10,6 @@ _LANGUAGE = re.compile(rb"""(?:^|[{,])\s*"?language"?\s*[=:]\s*["'](opencl|cuda)
 
 
 def dialect_of(source: str) -> str:
-    """Return the dialect that a kernel file is for, by its language; the file need not exist or be right."""
     try:
         with Path(source).open("rb") as file:
             found = _LANGUAGE.search(file.read(1 << 20))
@@ -20,11 +19,7 @@ def dialect_of(source: str) -> str:
 
 
 def read_bytes(path: Path, most: int, what: str) -> bytes:
-    """Return a regular file's bytes.
-
-    Raises:
-        ModelError: it is missing, no regular file, or too large.
-    """
+    """Return a regular file's bytes."""
     try:
         if not path.exists():
             raise ModelError(f"{what} {shown(path)} is not there; check its name")
@@ -41,6 +36,5 @@ def read_bytes(path: Path, most: int, what: str) -> bytes:
 
 
 def shown(path: Path) -> str:
-    """Return a path for a message."""
     text = str(path)
     return repr(text if len(text) <= 300 else f"{text[:150]}...{text[-150:]}")

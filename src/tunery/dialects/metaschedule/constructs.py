@@ -72,11 +72,7 @@ _DEEPEST = 3  # lists in a list of an instruction: an annotation's or a decision
 
 
 def check_program(program: str) -> None:
-    """Check that a workload's program is built of arithmetic, loops and buffers alone; TVM reads nothing of it.
-
-    Raises:
-        DialectError: it holds something else, such as a call of a function outside it; the message names that.
-    """
+    """Check that a workload's program is built of arithmetic, loops and buffers alone; TVM reads nothing of it."""
     graph = _read(program, "program")
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
     if not isinstance(nodes, list) or not graph.keys() <= {"nodes", "root_index", "metadata"}:
@@ -96,11 +92,7 @@ def check_program(program: str) -> None:
 
 
 def check_body(body: str) -> None:
-    """Check that a candidate's body is a list of schedule primitives that keep what the program computes.
-
-    Raises:
-        DialectError: it holds something else, such as an annotation that carries source code; the message names that.
-    """
+    """Check that a candidate's body is a list of schedule primitives that keep what the program computes."""
     if not body.startswith(("[", "{")):
         return  # a program that is named by a word, or the program as it came
     whole = _read(body, "body")

@@ -50,7 +50,6 @@ def _installed(name: str) -> str | None:
 
 
 def compiler() -> Check:
-    """Does the compiler load?"""
     why = _why_not("_tvm")
     if not why:
         return Check("compiler", CheckState.OK, "TVM loads")
@@ -58,7 +57,6 @@ def compiler() -> Check:
 
 
 def runtime() -> Check:
-    """Does TVM's runtime library load, which wheels of `make wheel` hold?"""
     why = _why_not("loading.library")
     if not why:
         return Check("runtime", CheckState.OK, "TVM's runtime loads: compiled files run here")
@@ -88,7 +86,6 @@ def linker() -> Check:
 
 
 def torch() -> Check:
-    """Is torch installed? It runs in processes without TVM's compiler, and may be loaded beside a compiled network."""
     if find_spec("torch") is None:
         needed = "not there (needed for .pt2 models and comparisons with torch)"
         return Check("torch", CheckState.ABSENT, needed, pip_install("torch"))

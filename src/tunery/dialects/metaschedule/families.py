@@ -26,7 +26,6 @@ def family(config: Mapping[str, Any]) -> str:
 
 
 def _is_x86(config: Mapping[str, Any]) -> bool:
-    """Say whether a target is x86 by its triple, else by its name; a name that is not known is of this machine."""
     triple, name = str(config.get("mtriple", "")), str(config.get("mcpu", ""))
     if triple:
         return triple.startswith(("x86", "amd64", "i386", "i686"))

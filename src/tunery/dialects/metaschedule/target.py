@@ -31,10 +31,6 @@ def resolve(dialect: str, spec: str, threads: int, device: DeviceDescription | N
     """Return the target that `spec` names: `native`, a processor's LLVM name, or a JSON object.
 
     `device` is an ARM processor of another host that kernels are to run on; None is this machine's.
-
-    Raises:
-        TargetError: it is not a CPU, unknown to LLVM, has a field out of its range, or needs instructions that this
-            machine, or the device, lacks.
     """
     if device is not None:
         arm.check_device(device)
@@ -85,11 +81,7 @@ def _shown(spec: str) -> str:
 
 
 def _check_fields(shown: str, config: dict[str, object]) -> None:
-    """Refuse fields that are out of their range, and those that are not a CPU's.
-
-    Raises:
-        TargetError: there is one.
-    """
+    """Refuse fields that are out of their range, and those that are not a CPU's."""
     for name, value in config.items():
         if not _fits(name, value):
             least, most = _RANGES.get(name, ("", ""))

@@ -17,7 +17,6 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
-    """Return one message; the header is small, the body may have any size."""
     head = json.dumps(header).encode()
     return b"".join((_LENGTHS.pack(len(body), len(head)), head, body))
 
@@ -60,7 +59,6 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be written."""
         return bool(self._outgoing)
 
     def send(self, message: bytes) -> None:
@@ -84,11 +82,7 @@ class Channel:
                 self._outgoing[0] = self._outgoing[0][sent:]
 
     def read(self) -> tuple[list[Frame], bool]:
-        """Return the messages that are complete by now, and whether the other side is still there.
-
-        Raises:
-            ValueError: what came is no message; nothing that comes later can be one.
-        """
+        """Return the messages that are complete by now, and whether the other side is still there."""
         there = True
         for _ in range(64):  # a bounded turn: the loop has other workers and deadlines to see to
             try:

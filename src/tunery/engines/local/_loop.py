@@ -55,7 +55,6 @@ class Loop:
     # What other threads may use.
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have the loop run `action` next; EngineError once the engine is closed."""
         with self._lock:
             if self._closed:
                 raise EngineError("the engine is closed")
@@ -233,7 +232,6 @@ class Loop:
             self._send(process, call.message)
 
     def _end(self, worker: Worker, reason: TuneryError) -> None:
-        """Kill a worker's process; the call in flight, or the one it is being started for, fails when it is gone."""
         if worker.process is None:
             return
         if worker.state is WorkerState.STARTING:

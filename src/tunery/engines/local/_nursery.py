@@ -54,12 +54,10 @@ class Nursery:
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Process id of the zygote."""
         return self._process.pid
 
     def fork(self, worker: str, channel: socket.socket) -> None:

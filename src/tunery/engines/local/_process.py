@@ -38,13 +38,11 @@ def adopt_orphans() -> None:
 
 
 def own_cpu_s() -> float:
-    """Return the CPU seconds of this process and of its children that have ended."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process and of its children that have ended; 0 where it is gone."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
@@ -70,7 +68,6 @@ def move(pid: int, cores: Iterable[int]) -> None:
 
 
 def bare_cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process alone; 0 where it is gone."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
@@ -79,7 +76,6 @@ def bare_cpu_s(pid: int) -> float:
 
 
 def kill_group(pid: int) -> None:
-    """End all processes of the group that `pid` leads."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -114,7 +114,6 @@ class Worker:
             move(process.pid, self.cores)
 
     def pop(self) -> Call | None:
-        """Return the next call that nobody has cancelled, or None."""
         while self.queue:
             call = self.queue.popleft()
             if call.claim():

@@ -76,9 +76,6 @@ class LocalEngine(Engine):
         """Start a worker whose settings, called `names`, are JSON already; those in `spec` are not looked at.
 
         The service is imported in the worker alone: where it cannot be, each call fails with that.
-
-        Raises:
-            EngineError: the engine is closed.
         """
         cores = spec.cores or tuple(sorted(os.sched_getaffinity(os.getpid())))
         name = f"{spec.role.value}-{next(self._ids)}"
@@ -98,11 +95,7 @@ class LocalEngine(Engine):
         return call.future
 
     def call_encoded(self, worker: str, method: str, count: int, body: bytes, deadline_s: float) -> Future[bytes]:
-        """Call a method with `count` arguments that are JSON already; the future gives the result as JSON.
-
-        Raises:
-            EngineError: no such worker, or the engine is closed.
-        """
+        """Call a method with `count` arguments that are JSON already; the future gives the result as JSON."""
         call = Call(method, _frames.pack({"method": method, "count": count}, body), deadline_s, bytes)
         self._loop.enqueue(self._record(worker), call)
         return call.future

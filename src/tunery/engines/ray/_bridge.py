@@ -37,7 +37,6 @@ class AgentPipe:
         return os.read(self._agent.stdout.fileno(), _READ)
 
     def write(self, data: bytes) -> None:
-        """Tell the agent."""
         assert self._agent.stdin is not None
         self._agent.stdin.write(data)
         self._agent.stdin.flush()
@@ -113,8 +112,6 @@ class Bridge:
 
 
 def end_with_input() -> None:
-    """End this process at the end of its standard input, which is when its parent is gone."""
-
     def wait() -> None:
         sys.stdin.buffer.read()
         os._exit(0)

@@ -104,11 +104,7 @@ class RayEngine(JoinedEngine):
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
     def _talk(self) -> None:
-        """Start the bridge and hear of the nodes until it ends; then `_why` says why.
-
-        Raises:
-            OSError: it ended so.
-        """
+        """Start the bridge and hear of the nodes until it ends; then `_why` says why."""
         self._socket.unlink(missing_ok=True)
         with tempfile.TemporaryFile() as errors:
             command = [sys.executable, "-P", "-m", _bridge.__name__, self._address, str(self._socket)]

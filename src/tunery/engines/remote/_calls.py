@@ -76,11 +76,7 @@ class Calls(Listener):
         self._connection: Connection | None = None
 
     def find(self, name: str) -> RemoteWorker:
-        """Return what is known of a worker.
-
-        Raises:
-            EngineError: there is none of that name.
-        """
+        """Return what is known of a worker."""
         if name not in self.workers:
             known = ", ".join(self.workers) or "none"
             raise EngineError(f"there is no worker {name!r}; {self._link.host} has {known}")
@@ -92,12 +88,10 @@ class Calls(Listener):
             self._start(self._connection, worker)
 
     def enqueue(self, call: RemoteCall) -> None:
-        """Make a call when its worker is free."""
         call.worker.queue.append(call)
         self._pump(call.worker)
 
     def kill(self, worker: RemoteWorker) -> None:
-        """Have the agent end a worker's process; the call that it makes fails with CrashError."""
         call = worker.current
         self.tell(worker, {"do": "kill"})
         if call is not None and not call.sent:
@@ -233,7 +227,6 @@ class Calls(Listener):
         connection.writer.send({"do": "start", "worker": worker.name, "spec": spec, "settings": names}, worker.settings)
 
     def _end(self, call: RemoteCall, error: Exception | None = None) -> None:
-        """End a call with an error, or else with its result."""
         del self._in_flight[call.number]
         if call.worker.current is call:
             call.worker.current = None

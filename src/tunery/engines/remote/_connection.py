@@ -34,9 +34,6 @@ def agent_command(connect: str) -> list[str]:
 
     >>> agent_command("ssh -p 2222 pi@host")
     ['ssh', '-p', '2222', 'pi@host', 'tunery', 'agent', '--stdio']
-
-    Raises:
-        HostError: it is empty, or a quotation in it does not end.
     """
     try:
         words = shlex.split(connect)
@@ -129,12 +126,7 @@ class Connection:
         return "" if code is None else f"the command ended with exit code {code}, and its output is held open"
 
     def _greeting(self) -> HostFacts:
-        """Read the agent's first words.
-
-        Raises:
-            HostError: it is of another version.
-            ProtocolError: it is no agent.
-        """
+        """Read the agent's first words."""
         try:
             before = self._reader.skip_to(MAGIC, _MOST_GREETING_BYTES)
         except ProtocolError as error:
@@ -196,7 +188,6 @@ def _version() -> str:
 
 
 def open_blob(blobs: Blobs, digest: str) -> IO[bytes] | None:
-    """Return a blob's file, None where it is not here."""
     from tunery._errors import TuneryError
 
     try:

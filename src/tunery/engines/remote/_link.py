@@ -57,9 +57,7 @@ class Listener(Protocol):
         """What waits is not to wait any longer."""
 
     @property
-    def waits(self) -> bool:
-        """Whether something waits for the host."""
-        ...
+    def waits(self) -> bool: ...
 
     def overdue(self, late_s: float) -> str:
         """Return what the agent should have answered `late_s` ago; "" where that is nothing."""
@@ -120,11 +118,7 @@ class Link:
         self.post(lambda: self._watchers.append(changed))
 
     def wait(self, seconds: float, tries: int) -> HostFacts:
-        """Return the host's facts once it has answered.
-
-        Raises:
-            HostError: it does not, within so many seconds, or connecting has failed so often; the message says why.
-        """
+        """Return the host's facts once it has answered."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self.facts is not None or self.hopeless or self._closed or self._losses >= tries, seconds
@@ -142,11 +136,7 @@ class Link:
         self.post_if_open(soon)
 
     def reach_by(self, connect: str) -> None:
-        """Use a connect command from now on; a host that was given up is tried again.
-
-        Raises:
-            HostError: it is empty or cannot be read.
-        """
+        """Use a connect command from now on; a host that was given up is tried again."""
         command = agent_command(connect)
 
         def change() -> None:
@@ -171,11 +161,7 @@ class Link:
             return self._clock_off_s
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have something done on the link's thread.
-
-        Raises:
-            EngineError: the engine is closed.
-        """
+        """Have something done on the link's thread."""
         if not self.post_if_open(action):
             raise EngineError("the engine is closed")
 
@@ -187,7 +173,6 @@ class Link:
             return not self._closed
 
     def close(self) -> None:
-        """End the connection and the thread."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -196,7 +181,6 @@ class Link:
             self._thread.join()
 
     def lost(self, what: str = "") -> LostWorkerError:
-        """Return the error of something that the host was to do."""
         return LostWorkerError(f"{what}host {self.host} is away: {self.trouble}")
 
     # What follows runs on the link's thread.

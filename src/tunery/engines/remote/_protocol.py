@@ -32,11 +32,7 @@ class ProtocolError(Exception):
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
-    """Return one frame.
-
-    Raises:
-        ValueError: it is larger than the other side takes.
-    """
+    """Return one frame."""
     head = json.dumps(header).encode()
     if len(head) > MOST_HEADER_BYTES or len(body) > MOST_BODY_BYTES:
         raise ValueError(f"{len(head) + len(body)} bytes are too many for one call to another host; use a blob")
@@ -44,11 +40,7 @@ def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 def seconds_of(value: object, most_s: float) -> float:
-    """Return a time that the other side tells, in seconds.
-
-    Raises:
-        ProtocolError: it is none, or not from 0 to `most_s`.
-    """
+    """Return a time that the other side tells, in seconds."""
     if not isinstance(value, float | int) or not 0 <= value <= most_s:
         raise ProtocolError(f"a time of {value!r:.40} s, where at most {most_s:.0f} s can be")
     return float(value)
@@ -69,9 +61,6 @@ class FrameReader:
         """Read over up to `most` bytes and `mark`; return what was before it, or None at the end of the file.
 
         What is before it never holds the byte that it begins with.
-
-        Raises:
-            ProtocolError: the mark is not there.
         """
         while (at := self._buffer.find(mark)) < 0:
             begun = self._buffer.find(mark[:1])
@@ -89,15 +78,10 @@ class FrameReader:
 
     @property
     def unread(self) -> str:
-        """What has come and is no frame, shortened."""
         return _shown(bytes(self._buffer)) if self._buffer else ""
 
     def read(self) -> Frame | None:
-        """Wait for a frame; None at the end of the file.
-
-        Raises:
-            ProtocolError: something else comes, or a frame that is too large.
-        """
+        """Wait for a frame; None at the end of the file."""
         if not self._has(_LENGTHS.size):
             return None
         body_size, head_size = _LENGTHS.unpack_from(self._buffer)
@@ -152,15 +136,10 @@ class FrameWriter:
         self._thread.start()
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
-        """Queue a frame.
-
-        Raises:
-            ValueError: it is too large.
-        """
+        """Queue a frame."""
         self.send_packed(pack(header, body))
 
     def send_packed(self, frame: bytes) -> None:
-        """Queue a frame that `pack` has made."""
         with self._changed:
             self._frames.append(frame)
             self._changed.notify()
@@ -220,7 +199,6 @@ class FrameWriter:
 
 
 def frames(reader: FrameReader) -> Iterator[Frame]:
-    """Yield frames until the end of the file; ProtocolError as `read` says."""
     while (frame := reader.read()) is not None:
         yield frame
 

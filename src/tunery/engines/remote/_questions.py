@@ -53,7 +53,6 @@ class Questions:
         return future
 
     def give_up(self, error: EngineError) -> None:
-        """Have all open questions fail."""
         questions: list[Future[Any]] = [*self._holds.values(), *self._checks]
         self._holds, self._checks = {}, []
         for future in questions:
@@ -76,7 +75,6 @@ class Questions:
             future.set_result(partial(self._let_go, number, self.connection))
 
     def checked(self, _header: dict[str, Any], body: bytes) -> None:
-        """Take the answer to `check`."""
         found = TypeAdapter(tuple[Check, ...]).validate_json(body)
         asked, self._checks = self._checks, []
         for future in asked:

@@ -24,9 +24,6 @@ class Receiver:
         """Take a chunk; after the last one return the blob and why it could not be kept, "" where it was.
 
         A blob that the other side does not have any more is no failure: whoever asks for it will find it missing.
-
-        Raises:
-            ProtocolError: it is no chunk, or the bytes are not those that the digest names.
         """
         digest = header.get("blob")
         if not isinstance(digest, str):
@@ -54,7 +51,6 @@ class Receiver:
         return digest, self._failed.pop(digest, "")
 
     def close(self) -> None:
-        """Forget what is not whole."""
         for digest in list(self._open):
             self._drop(digest)
         self._stack.close()

@@ -43,9 +43,6 @@ def serve_stdio(cache: Path) -> int:
     """Be this host's agent on the standard input and output until the other side is gone; return the exit code.
 
     `cache` is where blobs live. Nothing else is read from, or written to, the two streams.
-
-    Raises:
-        BlobError: the cache cannot be written.
     """
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -171,7 +168,6 @@ class LocalAgent:
         self._control.place(self._names[header["worker"]], tuple(map(int, header["cores"])))
 
     def _want(self, header: dict[str, Any], _body: bytes) -> None:
-        """Say whether a blob is here, and keep it if so."""
         here = True
         try:
             self._blobs.get(header["blob"])
@@ -239,7 +235,6 @@ class _DeviceTurns:
         self._thread.start()
 
     def take(self, number: int) -> Future[None]:
-        """Return what is done when `number` holds the device."""
         self._held[number] = taken = asyncio.run_coroutine_threadsafe(self._take(number), self._loop)
         return taken
 

@@ -75,11 +75,7 @@ class AgentEngine(Engine):
         self._link.watch(changed)
 
     def wait(self, seconds: float, tries: int = 1 << 30) -> HostFacts:
-        """Wait until the host answers and return its facts.
-
-        Raises:
-            HostError: it does not, within so many seconds, or connecting has failed so often; the message says why.
-        """
+        """Wait until the host answers and return its facts."""
         return self._link.wait(seconds, tries)
 
     def try_again(self) -> None:
@@ -87,11 +83,7 @@ class AgentEngine(Engine):
         self._link.try_again()
 
     def reach_by(self, connect: str) -> None:
-        """Use this connect command from now on; a host that was given up, or refused, is tried again.
-
-        Raises:
-            HostError: it is empty or cannot be read.
-        """
+        """Use this connect command from now on; a host that was given up, or refused, is tried again."""
         self._link.reach_by(connect)
 
     def give_up(self, why: str) -> None:

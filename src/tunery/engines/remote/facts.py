@@ -88,7 +88,6 @@ def cache_check() -> Check:
 
 
 def _sandbox_check() -> Check:
-    """Are users' kernels and torch programs kept from files?"""
     if (found := landlock_version()) > 0:
         return Check("sandbox", CheckState.OK, f"Landlock {found} keeps users' code from files")
     lacking = "no Landlock: users' kernels in C and torch programs can read this user's files"
@@ -96,7 +95,6 @@ def _sandbox_check() -> Check:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Yield what tunery and its extras need, and is here, with its version."""
     for line in requires("tunery") or ():
         name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
         try:

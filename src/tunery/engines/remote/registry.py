@@ -31,11 +31,7 @@ class AddedHost:
 
 
 def added_hosts() -> tuple[AddedHost, ...]:
-    """Return the hosts that were added, by name.
-
-    Raises:
-        UsageError: their file cannot be read, is damaged, or others could have written it.
-    """
+    """Return the hosts that were added, by name."""
     path = hosts_file()
     try:
         found = path.stat()
@@ -56,11 +52,7 @@ def added_hosts() -> tuple[AddedHost, ...]:
 
 
 def add_host(name: str, connect: str) -> AddedHost:
-    """Add a host, or give the one of that name another command.
-
-    Raises:
-        UsageError: it cannot be called so, the command cannot be read, or the file cannot be written.
-    """
+    """Add a host, or give the one of that name another command."""
     ours = {HERE, platform.node()}  # by which spend and reports name this machine
     if not _NAME.fullmatch(name) or name in ours:
         known = " or ".join(map(repr, sorted(ours)))
@@ -77,11 +69,7 @@ def add_host(name: str, connect: str) -> AddedHost:
 
 
 def remove_host(name: str) -> None:
-    """Forget a host.
-
-    Raises:
-        UsageError: there is none of that name, or the file cannot be written.
-    """
+    """Forget a host."""
     with _alone():
         hosts = added_hosts()
         host_named(name, hosts)
@@ -89,7 +77,6 @@ def remove_host(name: str) -> None:
 
 
 def host_named(name: str, hosts: Sequence[AddedHost]) -> AddedHost:
-    """Return the host of that name; UsageError where there is none."""
     for host in hosts:
         if host.name == name:
             return host
@@ -99,11 +86,7 @@ def host_named(name: str, hosts: Sequence[AddedHost]) -> AddedHost:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Change the file alone in the block: another process would read what is about to be replaced.
-
-    Raises:
-        UsageError: its directory cannot be used.
-    """
+    """Change the file alone in the block: another process would read what is about to be replaced."""
     path = hosts_file()
     try:
         own_directory(path.parent)

@@ -22,9 +22,6 @@ def digest_of(places: Iterable[Stretch], stamps: Iterable[FileStamp]) -> str:
     """Return the digest of the file that `copy_weights` writes of these values; `stamps` are of the files they are in.
 
     A process that asks again for files that have not changed gets it without reading them.
-
-    Raises:
-        ModelError: a value cannot be read.
     """
     return _digest_of(tuple(places), tuple(stamps))
 
@@ -44,9 +41,6 @@ def copy_weights(places: Iterable[Stretch], path: Path) -> None:
     """Write these values to a new file, whose digest is that of `digest_of` if no file has changed since.
 
     A value that several weights share is there once, and holes stay holes.
-
-    Raises:
-        ModelError: a value cannot be read.
     """
     offsets = _laid_out(places)
     with path.open("xb") as file:

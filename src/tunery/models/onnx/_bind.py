@@ -36,10 +36,6 @@ def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> di
     is `batch`, or 1. A dimension may also be called by its place, as `x:0`. Initialisers listed as inputs (ONNX before
     IR 4) are taken off the list, and every shape the exporter wrote for other values is dropped, since it may
     contradict the new.
-
-    Raises:
-        ModelError: `shapes` names what is neither an input nor a dimension, a wrong rank or contradicting sizes, or
-            dimensions stay unbound.
     """
     _drop_initialisers(model.graph)
     _drop_unused(model.graph)
@@ -51,11 +47,7 @@ def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> di
 def bound_shapes(
     declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Return the static shapes that `bind` gives to inputs of these dimensions, by name.
-
-    Raises:
-        ModelError: as `bind`.
-    """
+    """Return the static shapes that `bind` gives to inputs of these dimensions, by name."""
     declared, shapes = _by_name(declared, shapes)
     _check_request(declared, shapes)
     sizes = _sizes(declared, shapes, batch)
@@ -116,7 +108,6 @@ def of_inputs(declared: Mapping[str, Dims | None], shapes: Shapes) -> dict[str, 
 
 
 def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
-    """Return the dimensions that the model declares for its inputs, by name; None where not even the rank is known."""
     constants = _constants(model.graph)
     return {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
 
@@ -142,7 +133,6 @@ def _is_told(dim: str, named: Collection[int | str]) -> bool:
 
 
 def declared_ranks(model: onnx.ModelProto) -> dict[str, int]:
-    """Return how many dimensions the model declares for its outputs, by name, where it does."""
     kinds = {value.name: value.type.tensor_type for value in model.graph.output}
     return {name: len(kind.shape.dim) for name, kind in kinds.items() if kind.HasField("shape")}
 
@@ -238,7 +228,6 @@ def _check_request(declared: Mapping[str, Dims | None], shapes: Shapes) -> None:
 
 
 def _check_dimension(declared: Mapping[str, Dims | None], name: str, sizes: Sequence[int]) -> None:
-    """Check a size of a dimension by its name."""
     named = sorted({dim for dims in declared.values() for dim in dims or () if isinstance(dim, str) and dim})
     if name not in named or name == _EMPTY:
         inputs = ", ".join(repr(known) for known in declared) or "none"

@@ -65,7 +65,6 @@ def _length(number: int) -> bytes:
 
 
 def as_inputs(model: onnx.ModelProto, aside: Collection[str]) -> onnx.ModelProto:
-    """Return a copy of the model that has weights which were set aside as inputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for number in reversed(range(len(copy.graph.initializer))):
@@ -77,7 +76,6 @@ def as_inputs(model: onnx.ModelProto, aside: Collection[str]) -> onnx.ModelProto
 
 
 def as_weights(model: onnx.ModelProto, source: onnx.ModelProto, aside: Collection[str]) -> onnx.ModelProto:
-    """Return the model with inputs that are weights of `source` set aside as such again, as far as they are used."""
     used = {name for graph in graphs(model.graph) for node in graph.node for name in node.input}
     for number in reversed(range(len(model.graph.input))):
         if model.graph.input[number].name in aside:

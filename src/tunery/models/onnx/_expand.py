@@ -74,7 +74,6 @@ def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _write_defaults(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]) -> None:
-    """Write at calls of functions what these say of attributes left out."""
     defaults = {_id(one): one.attribute_proto for one in functions}
     for node in _all_nodes(graph):
         given = {one.name for one in node.attribute}

@@ -60,21 +60,13 @@ class ReadModel:
 
 
 def read(path: Path) -> ReadModel:
-    """Return the model in `path` with its external data.
-
-    Raises:
-        ModelError: missing, empty, truncated, not ONNX, without its external data, or of an unsupported version.
-    """
+    """Return the model in `path` with its external data."""
     model = parse(read_regular(path, MOST_BYTES, _TOO_LARGE), str(path))
     return ReadModel(model, *_read_external_data(model, path))
 
 
 def parse(data: bytes, name: str) -> onnx.ModelProto:
-    """Return the model serialised in `data`; `name` is how messages call it.
-
-    Raises:
-        ModelError: not ONNX, no computation in it, two outputs of one name, or of an unsupported version.
-    """
+    """Return the model serialised in `data`; `name` is how messages call it."""
     if not data:
         raise ModelError(f"{name!r} is empty; export or download it again")
     for start, remark in _LOOKALIKES:
@@ -107,12 +99,7 @@ def no_numbers(value: onnx.ValueInfoProto) -> ModelError:
 
 
 def check_size(model: onnx.ModelProto, most_nodes: int, name: str) -> None:
-    """Refuse a model of more nodes than a compiler gets through in minutes.
-
-    Raises:
-        ModelError: it has more than `most_nodes`, each function counted wherever it is called, or functions that call
-            themselves.
-    """
+    """Refuse a model of more nodes than a compiler gets through in minutes."""
     nodes = _Sizes(model, name).of(model.graph.node)
     if nodes > most_nodes:
         raise ModelError(
@@ -215,11 +202,7 @@ def _read_external_data(model: onnx.ModelProto, path: Path) -> tuple[dict[str, F
 
 
 def load_weight(tensor: onnx.TensorProto, path: Path) -> None:
-    """Read the value of a weight that the model in `path` keeps in another file.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
+    """Read the value of a weight that the model in `path` keeps in another file."""
     with _readable_weights(tensor, path):
         external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
     tensor.data_location = onnx.TensorProto.DEFAULT
@@ -254,11 +237,7 @@ def _stamp_of(found: os.stat_result) -> FileStamp:
 
 
 def check_unchanged(beside: Mapping[str, FileStamp], path: Path) -> None:
-    """Check that the files beside the model in `path` are those that were looked at before they were copied.
-
-    Raises:
-        ModelError: one was written to meanwhile.
-    """
+    """Check that the files beside the model in `path` are those that were looked at before they were copied."""
     for location, stamp in beside.items():
         try:
             same = _stamp_of((path.parent / location).stat()) == stamp
@@ -278,7 +257,6 @@ def _is_whole(tensor: onnx.TensorProto, place: Stretch, folder: Path) -> bool:
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all graphs nested in it (branches, loop bodies)."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -288,7 +266,6 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor that a model holds, wherever: of nested graphs, functions, attributes and sparse tensors."""
     yield from _of_graph(model.graph)
     for function in model.functions:
         yield from _of_nodes(function.node)

@@ -13,11 +13,7 @@ _LOCATION = re.compile(rb"\x6a" + _SHORT + rb"\x0a\x08location\x12(" + _SHORT + 
 
 
 def weights_beside(path: Path) -> tuple[str, ...]:
-    """Return the files that the model in `path` keeps weights in, by its names for them; none if it is no model.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
+    """Return the files that the model in `path` keeps weights in, by its names for them; none if it is no model."""
     with open_regular(path, _MOST_BYTES, "an ONNX file has at most 2 GB: check the file") as file:
         if not path.stat().st_size:
             return ()

@@ -17,7 +17,6 @@ def loops(model: onnx.ModelProto) -> list[str]:
 
 
 def is_loop(node: onnx.NodeProto) -> bool:
-    """Whether a node is a loop as ONNX defines it."""
     return node.op_type == "Loop" and node.domain in STANDARD
 
 

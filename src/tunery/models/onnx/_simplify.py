@@ -72,10 +72,6 @@ def simplify(
     `model` has static inputs; `scratch` is a directory for a temporary file; `ranks` are those that the file declares
     for its outputs. Names of inputs and outputs are kept. Values of large weights that were not needed for it come
     beside the model, by name (`_aside`). Weights whose values lie `elsewhere` have none here either.
-
-    Raises:
-        ModelError: ONNX Runtime refuses the model (corrupt, unknown operators), or an output has no known rank.
-        MisfitError: its shapes do not fit each other.
     """
     values = detach_weights(model)
     unfuse(model)
@@ -181,7 +177,6 @@ def _tell_loops(model: onnx.ModelProto) -> bool:
 
 
 def _sizes_in(kind: onnx.TypeProto) -> int:
-    """Return how much of a type's shape is known: its rank, and its sizes."""
     shape = kind.tensor_type
     known = sum(dim.HasField("dim_value") for dim in shape.shape.dim)
     return 1 + known if shape.HasField("shape") else 0
@@ -278,7 +273,6 @@ def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) ->
 
 
 def explain(error: Exception) -> str:
-    """Say in one sentence what ONNX Runtime has against a model."""
     detail = _detail(error)
     for signs, remark in _REMARKS:
         if any(sign in str(error) for sign in signs):

@@ -13,11 +13,7 @@ _MOST_ELEMENTS = 1 << 28
 
 
 def write_out(model: onnx.ModelProto) -> None:
-    """Write out the sparse initialisers and constants of a model's graphs, in place.
-
-    Raises:
-        ModelError: one has too many elements, or its places are not in it.
-    """
+    """Write out the sparse initialisers and constants of a model's graphs, in place."""
     for graph in graphs(model.graph):
         found = [(sparse.values.name, sparse) for sparse in graph.sparse_initializer]
         for node in [node for node in graph.node if node.op_type == "Constant" and not node.domain]:

@@ -56,12 +56,7 @@ class CodeInProgramError(ModelError):
 
 
 def copy_data(source: Path, target: Path) -> None:
-    """Write a copy of a saved program that is data only.
-
-    Raises:
-        CodeInProgramError: the program cannot be loaded without what may be code.
-        ModelError: it is no saved program.
-    """
+    """Write a copy of a saved program that is data only."""
     try:
         with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as copy:
             _copy(_entries(archive), archive, copy)
@@ -100,7 +95,6 @@ def _copy(entries: Mapping[str, zipfile.ZipInfo], archive: zipfile.ZipFile, copy
 
 
 def _payloads(config: Any) -> Any:
-    """Return the table of weights or constants, if all are tensors."""
     for payload in config["config"].values():
         if not re.fullmatch(r"(weight|tensor)_\d+", payload["path_name"]):
             _refuse(f"holds objects of its author's ({payload['path_name'][:40]!r})")

@@ -45,12 +45,7 @@ def main(source: str, scratch: str, *, trust: bool) -> int:
 
 
 def data_of(source: Path, scratch: Path, *, trust: bool) -> Path:
-    """Return the program as it is with `trust`, else a copy in `scratch` that is data only.
-
-    Raises:
-        CodeInProgramError: there is no such copy.
-        ModelError: it is no saved program.
-    """
+    """Return the program as it is with `trust`, else a copy in `scratch` that is data only."""
     if trust:
         return source
     copy = scratch / "program.pt2"
@@ -59,11 +54,7 @@ def data_of(source: Path, scratch: Path, *, trust: bool) -> Path:
 
 
 def load(program: Path, *, trust: bool) -> Any:
-    """Load a program; without `trust`, of its pickles only tensors.
-
-    Raises:
-        CodeInProgramError: a pickle holds more.
-    """
+    """Load a program; without `trust`, of its pickles only tensors."""
     if not trust:
         os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     import torch

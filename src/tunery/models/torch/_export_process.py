@@ -28,10 +28,6 @@ def export(path: Path, directory: Path, *, trust: bool = False) -> Path:
 
     The process that does it has no network, no home directory and none of this one's environment. Code that the program
     holds runs there only with `trust`.
-
-    Raises:
-        ModelError: the file is missing, torch is not installed, or torch cannot load or convert the program, or not
-            without running code that it holds.
     """
     content = content_of(path)
     target = directory / f"{content}.export.onnx"
@@ -94,11 +90,7 @@ def _variables(scratch: Path) -> dict[str, str]:
 
 
 def content_of(path: Path) -> str:
-    """Return the digest of a saved program.
-
-    Raises:
-        ModelError: the file is missing, no file, or too large.
-    """
+    """Return the digest of a saved program."""
     with open_regular(path, _MOST_BYTES, "a saved program has at most 16 GB; check the file") as file:
         if not os.fstat(file.fileno()).st_size:
             raise ModelError(f"{str(path)!r} is empty; save it again with torch.export.save")

@@ -18,11 +18,7 @@ _BERTS = {"bert-tiny": (2, 128, 2), "bert-mini": (4, 256, 4), "bert-small": (4, 
 
 
 def module_of(source: str, *, trust: bool = False) -> Any:
-    """Return the module of `zoo:NAME`, or of a saved program (`.pt2`), ready to be run.
-
-    Raises:
-        ModelError: no installed library has it, or the program cannot be loaded without running code that it holds.
-    """
+    """Return the module of `zoo:NAME`, or of a saved program (`.pt2`), ready to be run."""
     if source.endswith(".pt2"):
         with tempfile.TemporaryDirectory() as scratch:
             return load(data_of(Path(source), Path(scratch), trust=trust), trust=trust).module()

@@ -29,7 +29,6 @@ class AddedHosts:
             self._thread.start()
 
     def close(self) -> None:
-        """Follow no longer."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -45,12 +44,7 @@ class AddedHosts:
                 _log.warning("the hosts that were added are not followed: %s", error)
 
     def _look(self) -> None:
-        """Take in which hosts there are now.
-
-        Raises:
-            UsageError: their file cannot be used.
-            EngineError: a node of the engine is called as one of them.
-        """
+        """Take in which hosts there are now."""
         commands = {host.name: host.connect for host in added_hosts()}
         for name in [name for name in self._agents if name not in commands and name in self._engine.hosts]:
             self._engine.leave(name)
@@ -70,7 +64,6 @@ class AddedHosts:
 
 
 def _state() -> tuple[int, ...] | None:
-    """Return what differs when the file of hosts has changed."""
     try:
         found = hosts_file().stat()
     except OSError:

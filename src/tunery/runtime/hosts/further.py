@@ -100,7 +100,6 @@ class FurtherHosts:
                          extra={"host": host})  # fmt: skip
 
     def _look(self, host: str) -> None:
-        """Give a host fewer builds while others use its cores."""
         if (use := self._engine.use(host)) is None:
             return
         foreign = self._foreign[host]
@@ -160,11 +159,7 @@ class HostDevice:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Hold the device until the block ends; its host may have to come back first.
-
-        Raises:
-            GoneDeviceError: it does not come back.
-        """
+        """Hold the device until the block ends; its host may have to come back first."""
         end_s = self._now() + _AWAY_S
         while True:
             try:
@@ -181,11 +176,7 @@ class HostDevice:
             let_go()
 
     async def room(self, error: FullHostError, since_s: float) -> None:
-        """Wait a moment for room on the host, which had none since `since_s`.
-
-        Raises:
-            GoneDeviceError: that was long ago.
-        """
+        """Wait a moment for room on the host, which had none since `since_s`."""
         if self._now() == since_s:
             _log.warning("%s; measuring waits for room there", error, extra={"host": self._host})
         if self._now() > since_s + _AWAY_S:
@@ -193,7 +184,6 @@ class HostDevice:
         await asyncio.sleep(_FULL_LOOK_S)
 
     def gone(self, error: LostWorkerError) -> GoneDeviceError:
-        """Return what ends a job that measures there."""
         return GoneDeviceError(
             f"nothing could be measured on host {self._host} for {_AWAY_S / 60:.0f} min: {error}; what was measured is "
             f"kept: see `tunery hosts check {self._host}`, then start the same job again"

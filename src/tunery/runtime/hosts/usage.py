@@ -34,11 +34,9 @@ class StageUsage:
         return len(self._open)
 
     def begin(self, stage_id: str, job_id: str, worker: str, cores: int) -> None:
-        """Meter a stage of `job_id` that holds a worker and so many cores."""
         self._open[stage_id] = _Open(job_id, worker, cores, self._now(), self._cpu_s(worker))
 
     def split(self, stage_id: str) -> tuple[float, float]:
-        """Return the wall and core-seconds of a stage since its begin or its last split."""
         stage = self._open[stage_id]
         now_s, cpu_s = self._now(), self._cpu_s(stage.worker)
         wall_s, core_s = now_s - stage.since_s, self._core_s(stage, now_s, cpu_s)

@@ -127,7 +127,6 @@ class WorkerPools:
         pool.idle.append(worker)
 
     def grow(self, role: Role) -> bool:
-        """Start one more worker of a role where all are taken and it is one that grows; return whether that was so."""
         pool = self._pools[role]
         if role not in _GROWING or pool.spec is None or len(pool.workers) >= min(pool.wanted, _MOST_IMPORTS):
             return False
@@ -137,25 +136,20 @@ class WorkerPools:
         return True
 
     def want(self, role: Role, more: int) -> None:
-        """Count who wants or holds a worker of a role: `more` is 1 for one who comes, -1 for one who goes."""
         self._pools[role].wanted += more
 
     @property
     def roles(self) -> dict[Role, str]:
-        """The roles, and the first host of each."""
         return {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self._pools)}
 
     def of(self, role: Role, host: str = HERE) -> list[str]:
-        """Return the ids of a host's workers of a role."""
         return [worker for worker in self._pools[role].workers if self.host(worker) == host]
 
     def on(self, role: Role, hosts: Iterable[str]) -> list[str]:
-        """Return the ids of a role's workers on any of some hosts."""
         hosts = set(hosts)
         return [worker for worker in self._pools[role].workers if self.host(worker) in hosts]
 
     def everyone(self) -> Iterator[str]:
-        """Yield the ids of all workers."""
         return (worker for pool in self._pools.values() for worker in pool.workers)
 
     def all_idle(self) -> Iterator[str]:
@@ -163,11 +157,9 @@ class WorkerPools:
         return (worker for pool in self._pools.values() for worker in pool.idle)
 
     def host(self, worker: str) -> str:
-        """Return the host that a worker is on."""
         return self._elsewhere.get(worker, HERE)
 
     def slot(self, worker: str) -> tuple[int, ...] | None:
-        """Return the cores that a measurer has; None for other workers."""
         return self._slot.get(worker)
 
     def idle(self, role: Role, host: str) -> str:
@@ -182,12 +174,10 @@ class WorkerPools:
         return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
 
     def take(self, role: Role, worker: str) -> None:
-        """Say that a worker is not idle."""
         if worker in self._pools[role].idle:
             self._pools[role].idle.remove(worker)
 
     def give_back(self, role: Role, worker: str) -> None:
-        """Say that a worker that was taken is idle."""
         self._pools[role].idle.append(worker)
 
 

@@ -67,35 +67,22 @@ class Builder:
         return self._dialect.compiler
 
     def build(self, task: Task, candidate: Candidate) -> Artifact:
-        """Return the built candidate.
-
-        Raises:
-            BlobError: this host takes no more; that is no fault of the candidate, and every other one would fail.
-        """
+        """Return the built candidate."""
         with self._scratch() as directory:
             return store_built(self._blobs, self._codegen.build(task, candidate, directory))
 
     def identify(self, task: Task, body: str) -> Candidate:
-        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is.
-
-        Raises:
-            DialectError: it is none of this task.
-        """
+        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is."""
         return Space.of(self._dialect).identify(task, body)
 
     def part(self, task: Task, candidate: Candidate) -> Artifact | None:
-        """Return what spares `Importer.compile` this candidate's code generation, if the dialect has such.
-
-        Raises:
-            DialectError: it does not build.
-        """
+        """Return what spares `Importer.compile` this candidate's code generation, if the dialect has such."""
         compiler = NetworkCompiler.of(self._dialect)
         with self._scratch() as directory:
             part = compiler.build_part(task, candidate, directory)
             return None if part is None else store_built(self._blobs, part)
 
     def read(self, cost_model: BlobDigest) -> None:
-        """Read the cost model in a blob, which `pick` will be given."""
         load_cost_model(_text(self._blobs.get(cost_model)))
 
     def pick(  # noqa: PLR0917 - arguments cross a process border by position
@@ -122,11 +109,7 @@ class Builder:
         return Pick(None, refused, prediction.transfer_state)
 
     def check(self, task: Task, candidate: Candidate) -> Checked:
-        """Build a candidate and compare it with the reference on independent inputs, untimed.
-
-        Raises:
-            DialectError: it, or the reference, does not build.
-        """
+        """Build a candidate and compare it with the reference on independent inputs, untimed."""
         from tunery.measuring.references import Unmeasured
 
         compiler = self._dialect if isinstance(self._dialect, NetworkCompiler) else None
@@ -164,7 +147,6 @@ class Builder:
                 raise
 
     def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
-        """Return the task's reference and its baseline."""
         return self._codegen.reference(task), self._codegen.baseline(task)
 
 

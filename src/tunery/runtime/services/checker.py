@@ -27,7 +27,6 @@ class Checker:
         return ""
 
     def bodies(self, bodies: Sequence[str]) -> list[str]:
-        """Return the same for the bodies of candidates."""
         return [self._body(body) for body in bodies]
 
     def _body(self, body: str) -> str:

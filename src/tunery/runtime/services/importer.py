@@ -107,11 +107,9 @@ class Importer(Preparer):
         return dict(NetworkCompiler.of(self._dialect).differing(self._here(network), target, inputs))
 
     def nodes(self, network: Network) -> list[GraphNode]:
-        """Return a network's nodes, in their order."""
         return graph_nodes(Path(self._here(network).path))
 
     def keep(self, network: Network, target: Target, reason: str) -> CompiledBlob:
-        """Make a file of the network as it is, for ONNX Runtime to run, for a reason that is told of all its nodes."""
         compiler = NetworkCompiler.of(get_dialect(ONNX_RUNTIME))
         with self._blobs.scratch() as directory:
             compiled = compiler.compile(self._here(network), target, {}, directory / "network")
@@ -120,7 +118,6 @@ class Importer(Preparer):
         return CompiledBlob(blob, size_bytes, {}, {}, dict.fromkeys(compiled.elsewhere, reason))
 
     def _here(self, network: Network) -> Network:
-        """Return a network with the path of its file on this host."""
         if network.weights:
             self._blobs.get(network.weights)
         return replace(network, path=str(self._blobs.get(network.blob))) if network.blob else network

@@ -37,7 +37,6 @@ class Proposal:
 
     @property
     def worth_building(self) -> tuple[tuple[Candidate, ...], tuple[bytes, ...]]:
-        """The candidates that nobody rejected, and their feature rows."""
         kept = [i for i in range(len(self.candidates)) if not (self.rejected and self.rejected[i])]
         return tuple(self.candidates[i] for i in kept), tuple(self.features[i] for i in kept)
 
@@ -82,7 +81,6 @@ class ProposerHost:
         warm_start: bool = False,
         generic_only_reason: str | None = None,
     ) -> tuple[bytes, ...]:
-        """Start or resume a task's search and return the feature rows of `history`."""
         self._model = load_cost_model(cost_model) if cost_model else self._model
         proposer = self._space.open(
             task, history, cost_model, seed, warm_start=warm_start, generic_only_reason=generic_only_reason

@@ -53,13 +53,11 @@ class Rests:
             job.rest = _units_left(job) / job.share
 
     def remove(self, job: ScheduledJob) -> None:
-        """Forget a job."""
         seen = self._jobs.pop(job, None)
         if seen is not None:
             self._replace(seen.work, {})
 
     def asked(self, stage: Stage) -> None:
-        """Take in that a job has one more stage."""
         job = stage.job
         seen = self._jobs[job]
         seen.most_at_once = max(seen.most_at_once, len(job.ready) + len(job.running))
@@ -68,7 +66,6 @@ class Rests:
             self._update(job, seen)
 
     def ended(self, stage: Stage, duration_s: float) -> None:
-        """Take in what a stage took."""
         seen = self._jobs.get(stage.job)
         if seen is None:
             return

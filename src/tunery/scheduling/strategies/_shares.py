@@ -39,7 +39,6 @@ class Shares:
         self._owners: dict[str, OwnerShare] = {}
 
     def owner(self, job: ScheduledJob) -> OwnerShare:
-        """Return the account of a job's owner."""
         name = job.asked.owner
         account = self._owners.get(name)
         if account is None:
@@ -47,14 +46,12 @@ class Shares:
         return account
 
     def woke(self, job: ScheduledJob) -> None:
-        """Note a newly offered stage."""
         owner = self.owner(job)
         if not owner.ready:
             owner.used = max(owner.used, self.now)
         owner.ready += 1
 
     def slept(self, job: ScheduledJob) -> None:
-        """Note that a stage is offered no more."""
         self.owner(job).ready -= 1
 
     def serve(self, job: ScheduledJob, use: float, least: float) -> None:
@@ -117,7 +114,6 @@ class FairQueue:
         heappush(jobs.stages[job], (stage.order, stage.offer, stage))
 
     def served(self, stage: Stage, now_s: float) -> None:
-        """Note that a stage of this queue started."""
         self.since_s = now_s
         jobs = self._owners.get(self._shares.owner(stage.job).order)
         if jobs and stage.job in jobs.served_s:
@@ -168,7 +164,6 @@ class FairQueue:
         return None
 
     def _first(self, jobs: _Jobs, job: ScheduledJob) -> Stage | None:
-        """Return a job's first stage that is still offered; forget the job if there is none."""
         heap = jobs.stages[job]
         while heap and (heap[0][2].offer != heap[0][1] or heap[0][2].phase is not Phase.OFFERED):
             heappop(heap)

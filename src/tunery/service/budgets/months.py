@@ -26,11 +26,7 @@ def month(now: datetime) -> tuple[float, float]:
 
 
 def refuse_used_up(store: Store, account: str) -> None:
-    """Refuse further jobs of an account whose month is used up.
-
-    Raises:
-        BudgetError: it is, or its jobs at work hold the rest.
-    """
+    """Refuse further jobs of an account whose month is used up."""
     now = _now()
     if (found := store.months.money(account, _first(now))) is not None and not found.left:
         raise _used_up(account, found, now)
@@ -52,11 +48,7 @@ class MonthShare:
         self._looked = _now()
 
     async def look(self) -> None:
-        """Take a part of what is left now.
-
-        Raises:
-            StoreError: the store does not say.
-        """
+        """Take a part of what is left now."""
         self._looked, spent = _now(), self._spent()
         since = _first(self._looked)
         self._part = await self._store.write(
@@ -71,7 +63,6 @@ class MonthShare:
 
     @property
     def kept(self) -> bool:
-        """Whether who is told the limit keeps it."""
         return self._limit is not None
 
     def _tell(self) -> None:
@@ -89,7 +80,6 @@ class MonthShare:
         return self._part is None or self._spent() + self._rate * seconds < self._part.most
 
     def refusal(self) -> BudgetError:
-        """Return why the job does not go on."""
         assert self._part is not None
         others = self._part.others
         found = replace(others, used=others.used + self._spent() - self._part.earlier)
@@ -111,11 +101,7 @@ class MonthShare:
 
 
 async def take_share(store: AsyncStore, job_id: str, account: str, sheet: str, cores: int) -> MonthShare:
-    """Take the part of a job that begins, on so many cores at the prices of a `sheet`, of what is left of its month.
-
-    Raises:
-        BudgetError: it is less than a job needs before its first measurement.
-    """
+    """Take the part of a job that begins, on so many cores at the prices of a `sheet`, of what is left of its month."""
     spent = await store.read(lambda store: charged(store.job(job_id).spend, store.ledger(job_id)))
     prices = load_prices(sheet)
     rate = prices.of_machine(cores) + prices.of_energy(modelled_w(cores))

@@ -61,14 +61,12 @@ class BudgetSplit:
             self._waiting.append(name)
 
     def _expected_s(self, name: str, status: JobStatus) -> float:
-        """Return the latency that a dialect's network probably has after the rest of the budget."""
         left = 1.0 - _used(self.whole, status.spend)
         fits = [one for one in self._outlook.get(name, ()) if _used(self.whole, _spend_of(one)) <= left]
         return fits[-1].median_s if fits else network_s(of_dialect(status, name))
 
 
 def of_dialect(status: JobStatus, name: str) -> list[TaskState]:
-    """Return a job's tasks of a dialect."""
     return [task for task in status.tasks if task.dialect == name]
 
 
@@ -82,7 +80,6 @@ def network_s(tasks: Sequence[TaskState]) -> float:
 
 
 def _used(whole: Budget, spend: Spend) -> float:
-    """Return the largest part of a limit that is used."""
     used = ((spend.wall_s, whole.seconds), (spend.trials, whole.trials), (spend.money, whole.money),
             (spend.joules, whole.joules))  # fmt: skip
     return max((amount or 0.0) / limit for amount, limit in used if limit is not None)

@@ -21,7 +21,6 @@ class BenchOptions(Options):
     compiled: str = ""
 
     def check(self, request: Request) -> None:
-        """Raise UsageError where a rival is unknown, the time is not positive, or there are several shapes."""
         check_rivals(self.against)
         if not 0 < self.seconds <= LONGEST_S:
             raise UsageError(f"{self.seconds:g} s is no time to measure a network for; write for example 5")

@@ -21,14 +21,12 @@ class CollectOptions(Options):
     kinds: tuple[str, ...] = ()
 
     def check(self, request: Request) -> None:
-        """Raise UsageError where a number is not positive, or the budget is of another kind than time or trials."""
         if min(self.tasks, self.per_task) < 1:
             raise UsageError(f"tasks={self.tasks} and per_task={self.per_task} must be 1 or more")
         if request.budget.money is not None or request.budget.joules is not None:
             raise UsageError("a collection is limited by time or trials only; write for example 30min")
 
     def plan(self, request: Request) -> CollectPlan:
-        """Return what is collected for a request."""
         return CollectPlan((request.model, *self.networks), self.tasks, self.per_task, self.hold_out, self.kinds)
 
 

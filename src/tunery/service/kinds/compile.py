@@ -34,7 +34,6 @@ class CompileOptions(QueryOptions):
 
 
 async def compile_network(work: Work, options: CompileOptions) -> tuple[CompileReport, Answer]:
-    """Compile a network to the file that the options name; the answer is the report with what the network is."""
     report, network = await compile_request(
         work, Path(options.output), options.policy(), partial(say, work), force=options.force,
         sign=Path(options.sign) if options.sign else None, any_shape=options.any_shape,

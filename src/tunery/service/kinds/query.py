@@ -27,7 +27,6 @@ class QueryOptions(Options):
         return FillPolicy(self.few_shot, seconds) if self.predict or self.few_shot else None
 
     def check(self, _: Request) -> None:
-        """Raise UsageError where a number is out of its range."""
         if not 0 <= self.few_shot <= _MOST_FEW_SHOT:
             raise UsageError(f"few_shot={self.few_shot} is not between 0 and {_MOST_FEW_SHOT}")
         if self.few_shot_seconds is not None and not 0 < self.few_shot_seconds <= LONGEST_S:

@@ -20,9 +20,6 @@ def encode(value: object) -> Any:  # noqa: PLR0911 - one line per kind of value
 
     NaN and the infinities become `{"$float": "nan"}`; a key that starts with a dollar sign gets a second one. Tuples
     become lists.
-
-    Raises:
-        TypeError: `value` holds something that is no plain data.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -59,11 +56,7 @@ def plain(data: Any) -> Any:
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """Return the `kind` that `encode` turned into `data`.
-
-    Raises:
-        pydantic.ValidationError: `data` is not of that shape (a ValueError).
-    """
+    """Return the `kind` that `encode` turned into `data`."""
     if kind not in _adapters:
         _adapters[kind] = TypeAdapter(kind)
     value: T = _adapters[kind].validate_python(plain(data))
@@ -76,5 +69,4 @@ def pack(text: str) -> bytes:
 
 
 def unpack(data: bytes) -> str:
-    """Undo `pack`."""
     return zlib.decompress(data).decode("utf-8", "surrogatepass")

@@ -80,9 +80,6 @@ class Database:
         """Return what `work` makes of one consistent view of the database.
 
         `work` may run several times if the server goes away, unless not to `repeat`.
-
-        Raises:
-            StoreError: the database cannot be read.
         """
 
         def attempt() -> T:
@@ -96,9 +93,6 @@ class Database:
 
         `work` may run several times if the server goes away or another session is in the way; what the earlier times
         wrote is undone.
-
-        Raises:
-            StoreError: the database cannot be written.
         """
         return self._persist(lambda: self._transact(work), self._patience_s)
 
@@ -156,11 +150,7 @@ class Database:
         return set()
 
     def check(self) -> None:
-        """Read the whole database and verify its structure; takes time in proportion to its size.
-
-        Raises:
-            StoreError: it is damaged.
-        """
+        """Read the whole database and verify its structure; takes time in proportion to its size."""
         if self.path is None:
             return
 
@@ -231,7 +221,6 @@ def inserted(connection: Connection, table: sa.Table, row: Mapping[str, Any]) ->
 
 
 def upsert(connection: Connection, table: sa.Table, row: Mapping[str, Any], replaced: Collection[str]) -> None:
-    """Insert a row, or change the `replaced` columns of the one that has its primary key."""
     insert = _insert(connection)(table).values(**row)
     keys = [column.name for column in table.primary_key]
     connection.execute(insert.on_conflict_do_update(index_elements=keys, set_={name: row[name] for name in replaced}))

@@ -32,12 +32,10 @@ class Owner:
     lease: int = 0
 
     def same(self, other: "Owner | None") -> bool:
-        """Whether both are one opened store with the same lease."""
         return other is not None and (self.token, self.lease) == (other.token, other.lease)
 
 
 def this_process() -> Owner:
-    """Return an owner with a fresh token for the calling process."""
     return Owner(_host(), os.getpid(), psutil.Process().create_time(), uuid.uuid4().hex)
 
 

@@ -16,11 +16,7 @@ _LOCK = 0x74756E65  # any number that all tunery processes agree on
 
 
 def version(connection: Connection, place: str) -> str | None:
-    """Return the schema version of the database, None if it is empty.
-
-    Raises:
-        StoreError: it belongs to another program, or to a newer tunery.
-    """
+    """Return the schema version of the database, None if it is empty."""
     tables = set(sa.inspect(connection).get_table_names())
     if VERSION_TABLE not in tables:
         if tables:

@@ -37,11 +37,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def resolve(text: str) -> URL:
-    """Return the URL of the store that `text` names; see `open_store` for what is accepted.
-
-    Raises:
-        StoreError: an unknown kind of database, or its driver is not installed.
-    """
+    """Return the URL of the store that `text` names; see `open_store` for what is accepted."""
     text = text or store_place()
     if "://" not in text:
         return _file(text)
@@ -61,26 +57,17 @@ def resolve(text: str) -> URL:
 
 
 def place_of(text: str) -> str:
-    """Return what the store that `text` names is called in messages: its file, or its URL without the password.
-
-    Raises:
-        StoreError: as `resolve`.
-    """
+    """Return what the store that `text` names is called in messages: its file, or its URL without the password."""
     return shown(resolve(text))
 
 
 def file_of(text: str) -> Path | None:
-    """Return the file of the store that `text` names, None where it is on a server.
-
-    Raises:
-        StoreError: as `resolve`.
-    """
+    """Return the file of the store that `text` names, None where it is on a server."""
     url = resolve(text)
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
 def shown(url: URL) -> str:
-    """Return the file of a store's URL, or the URL without the password."""
     is_file = url.get_backend_name() == "sqlite"
     return (url.database or "") if is_file else url.render_as_string(hide_password=True)
 
@@ -100,12 +87,7 @@ def _file(text: str) -> URL:
 
 
 def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
-    """Create the folder of the store file `path`, unless not to `create`, and refuse places where a store cannot live.
-
-    Raises:
-        StoreError: a directory or a device, a network file system, or, where what is written is to be kept, an
-            unwritable place.
-    """
+    """Create the folder of the store file `path` if `create`, and refuse places where a store cannot live."""
     check_plain(path)
     try:
         if create:
@@ -129,11 +111,7 @@ def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
 
 
 def check_plain(path: Path) -> None:
-    """Refuse what is no file, before anything is read from it or written to it.
-
-    Raises:
-        StoreError: a directory, a device, a pipe or a socket.
-    """
+    """Refuse what is no file, before anything is read from it or written to it."""
     try:
         mode = path.stat().st_mode
     except OSError:  # it is not there yet, or opening it says why not

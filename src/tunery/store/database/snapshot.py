@@ -55,7 +55,6 @@ class Snapshot:
             raise
 
     def close(self) -> None:
-        """Remove the copy."""
         self._directory.cleanup()
         if self._held >= 0:
             os.close(self._held)

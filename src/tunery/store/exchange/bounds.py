@@ -19,11 +19,7 @@ _LATEST = float(1 << 33)  # the year 2242
 
 
 def check_plain(data: Any) -> None:
-    """Check that no number of a line is beyond 64 bits, and that it is no deeper than any part of the store can walk.
-
-    Raises:
-        ValueError: it is.
-    """
+    """Check that a line's numbers fit 64 bits and that its nesting is no deeper than the store can walk."""
     level = [data]
     for _ in range(_DEEPEST):
         inner: list[Any] = []
@@ -41,11 +37,7 @@ def check_plain(data: Any) -> None:
 
 
 def check_task(task: Task, networks: Mapping[str, str]) -> None:
-    """Check a task's fields, and the digests and names of the networks that hold it.
-
-    Raises:
-        ValueError: one is out of its range.
-    """
+    """Check a task's fields, and the digests and names of the networks that hold it."""
     work, target = task.workload, task.target
     _check("workload.key", work.key, _is_key)
     _check("workload.name", work.name, _is_name)
@@ -68,9 +60,6 @@ def check_record(record: Record, created_at: float) -> None:
     """Check a record's fields, and when it was made.
 
     A sample or an error that is no number measured nothing and says nothing; it is kept as it is.
-
-    Raises:
-        ValueError: one is out of its range.
     """
     candidate, measurement, provenance = record.candidate, record.measurement, record.provenance
     _check("created_at", created_at, lambda moment: 0 <= moment <= _LATEST)
@@ -93,11 +82,7 @@ def check_record(record: Record, created_at: float) -> None:
 
 
 def check_devices(devices: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check the facts of devices.
-
-    Raises:
-        ValueError: one is out of its range.
-    """
+    """Check the facts of devices."""
     _check("the number of devices", len(devices), lambda count: count <= _MOST_DEVICES)
     for fingerprint, facts in devices.items():
         _check("the fingerprint of a device", fingerprint, _is_key)

@@ -76,11 +76,7 @@ class Survey:
 
 
 def survey(path: Path, checks: Checks) -> Survey:
-    """Read a file once and check all of it.
-
-    Raises:
-        StoreError: the file cannot be read, or a line of it is wrong.
-    """
+    """Read a file once and check all of it."""
     surveyor, state = _Surveyor(path, checks), hashlib.sha256()
     for number, entry in entries(path, state):
         if isinstance(entry, Described):
@@ -129,7 +125,6 @@ class _Surveyor:
                 self.ask()
 
     def ask(self) -> None:
-        """Check the candidates that wait."""
         for dialect, waiting in self._waiting.items():
             reasons = self._checks.bodies(dialect, [record.candidate.body for _, record in waiting])
             for (number, record), reason in zip(waiting, reasons, strict=True):
@@ -141,11 +136,7 @@ class _Surveyor:
 
 
 def entries(path: Path, state: Any) -> Iterator[tuple[int, Head | Described | Measured]]:
-    """Yield a file's head, tasks and records with their lines' numbers; `state` (of hashlib) takes in what is read.
-
-    Raises:
-        StoreError: the file cannot be read, or a line of it is wrong.
-    """
+    """Yield a file's head, tasks and records with their lines' numbers; `state` (of hashlib) takes in what is read."""
     number = 0
     for number, line in _lines(path, state):
         try:

@@ -68,11 +68,6 @@ class Interchange(Database):
         With `account` only what its jobs have measured, and no networks but its own; with `network` (a name, or a
         digest) only its tasks. The file appears whole or not at all. With `force` it may replace a file of another
         kind.
-
-        Raises:
-            UsageError: it cannot be written, or must not replace what is there.
-            NothingFoundError: no network is called so.
-            StoreError: the database cannot be read.
         """
         inputs = [self.path] if self.path else []
         with whole_file(Path(path), RECORDS, inputs=inputs, force=force) as file:
@@ -92,10 +87,6 @@ class Interchange(Database):
 
         All of it is checked before anything is taken in; that is done some records at a time, so that other writers
         need not wait for the whole. Where it is interrupted, the same call goes on.
-
-        Raises:
-            StoreError: the file cannot be read, or a line of it is wrong, and nothing at all was taken in; or it has
-                changed meanwhile.
         """
         surveyed = survey(Path(path), checks)  # before the store is locked: a compiler takes its time
         reasons = Counter(surveyed.lines.values())
@@ -174,11 +165,7 @@ class _Part:
 
 
 def _parts(path: Path, surveyed: Survey) -> Iterator[_Part]:
-    """Read a file that was surveyed once more, and yield what of it is to be taken in.
-
-    Raises:
-        StoreError: it has changed.
-    """
+    """Read a file that was surveyed once more, and yield what of it is to be taken in."""
     part, state = _Part(), hashlib.sha256()
     seen: set[str] = set()
     devices: Mapping[str, Mapping[str, Any]] = {}

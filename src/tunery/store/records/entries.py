@@ -193,7 +193,6 @@ def _given(records: sa.FromClause) -> list[sa.ColumnElement[bool]]:
 
 
 def _values(database: str, name: str) -> sa.TableValuedAlias:
-    """Return a parameter with strings as a table of one column, `value`."""
     if database == "postgresql":
         strings = sa.bindparam(name, type_=ARRAY(sa.String))
         return sa.func.unnest(strings).table_valued("value", name=f"each_of_{name}").render_derived()
@@ -214,7 +213,6 @@ def _history(connection: Connection, condition: sa.ColumnElement[bool]) -> list[
 
 
 def _samples(connection: Connection, finals: Collection[Entry]) -> dict[int, tuple[float, ...]]:
-    """Return the samples of finals at their rounds' pace."""
     query = sa.select(_records.c.id, _records.c.document)
     found: dict[int, tuple[float, ...]] = {}
     for some in batched(entry.row_id for entry in finals):

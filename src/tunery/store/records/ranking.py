@@ -142,7 +142,6 @@ def _by_median(entry: Entry) -> tuple[float, str]:
 
 
 def _latency(entry: Entry) -> float:
-    """Return what an entry is ranked by."""
     place = entry.rank_s if entry.rank_s is not None else entry.latency_s
     return math.inf if place is None else place
 

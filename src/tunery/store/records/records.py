@@ -52,7 +52,6 @@ class Addition:
     charges: tuple[Charge, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the records are the task's."""
         key = "" if self.task is None else self.task.key
         for record in self.records:
             if record.candidate.task_key != key:
@@ -72,7 +71,6 @@ class Offer:
 
     @property
     def source(self) -> str:
-        """Where it was measured, for people."""
         facts, by = self.device.facts, f", by {self.compiler}" if self.compiler else ""
         host = self.record.host or self.device.host
         return f"{facts.get('name')} with {facts.get('cores')} cores, host {host}{by}"
@@ -152,29 +150,18 @@ class Records(Database):
         self._known_tasks: set[str] = set()
 
     def add_record(self, task: Task, record: Record, charges: Iterable[Charge] = ()) -> int:
-        """Store a record and return its number; it is durable, together with `charges`, when this returns.
-
-        Raises:
-            StoreError: the record is of another task, or the store cannot be written (nothing was stored then).
-        """
+        """Store a record and return its number; it is durable, together with `charges`, when this returns."""
         return self.add_records(task, [record], charges)
 
     def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
         """Store several records of one task at the price of one commit, and return the last one's number (0: none).
 
         What comes for a job that this store has lost to another owner is kept, marked `late`, and never the best.
-
-        Raises:
-            StoreError: one is of another task, or the store cannot be written (nothing was stored then).
         """
         return self.add_all([Addition(task, tuple(records), tuple(charges))])[0]
 
     def add_all(self, additions: Sequence[Addition]) -> list[int]:
-        """Do as `add_records` for several tasks in one commit, and return a number for each: all are stored, or none.
-
-        Raises:
-            StoreError: the store cannot be written (nothing was stored then).
-        """
+        """Add the records of several tasks in one commit and return a number for each: all are stored, or none."""
         at = time.time()
         records = [record for one in additions for record in one.records]
         rows = [record_row(record, at) for record in records]
@@ -234,7 +221,6 @@ class Records(Database):
         return [to_record(row) for row in reversed(rows)]
 
     def trials(self, job_id: str) -> list[Trial]:
-        """Return what a job has measured, oldest first; what a filter dropped was not measured."""
         measured = _records.c.document["measurement"]
         paid = sa.func.coalesce(measured["build_s"].as_float() + measured["measure_s"].as_float(), 0.0)
         columns = (_records.c.task_key, _records.c.candidate_key, _records.c.mode, _records.c.outcome,
@@ -279,8 +265,6 @@ class Records(Database):
     def best_of(
         self, task_keys: Collection[str], provenance: Provenance, *, limit: int | None = 1, origin: Origin | None = None
     ) -> dict[str, list[Record]]:
-        """Do as `best` for several tasks, which are asked for at once."""
-
         def ask(connection: Connection) -> dict[str, list[Record]]:
             found = best_entries(connection, task_keys, provenance, limit, origin)
             rows = _records_of(connection, chain(*found.values()))
@@ -395,7 +379,6 @@ class Records(Database):
         return self.read(ask)
 
     def tasks(self, *, workload_key: str | None = None, kind: str | None = None) -> list[Task]:
-        """Return the stored tasks, of one workload or one kind if given, by key; their weight is 1."""
         query = task_query()
         if workload_key is not None:
             query = query.where(schema.tasks.c.workload_key == workload_key)
@@ -404,11 +387,7 @@ class Records(Database):
         return [stored_task(row) for row in self.read(lambda connection: connection.execute(query).mappings().all())]
 
     def task(self, task_key: str) -> Task:
-        """Return one task; its weight is 1.
-
-        Raises:
-            NothingFoundError: it was never stored.
-        """
+        """Return one task; its weight is 1."""
         query = task_query().where(schema.tasks.c.key == task_key)
         row = self.read(lambda connection: connection.execute(query).mappings().first())
         if row is None:
@@ -419,10 +398,6 @@ class Records(Database):
         """Return the tasks whose key, or whose workload's key, is `start`, or else begins with it.
 
         With `account` those only that its jobs have measured, or that their networks hold.
-
-        Raises:
-            NothingFoundError: no stored task's does.
-            UsageError: the keys of several tasks or workloads do.
         """
         keys = (schema.tasks.c.key, schema.tasks.c.workload_key)
         query = task_query().where(sa.or_(*(key.startswith(start, autoescape=True) for key in keys)))
@@ -511,7 +486,6 @@ class Records(Database):
 
 
 def _is_of(connection: Connection, account: str) -> sa.ColumnElement[bool]:
-    """Return which tasks are of an account's jobs."""
     jobs, listed, tasks = schema.jobs.c, schema.extractions.c, schema.tasks.c
     requests = connection.execute(sa.select(jobs.request).where(jobs.account == account)).scalars()
     networks = {one["network"] for one in requests if one.get("network")}
@@ -523,14 +497,12 @@ def _is_of(connection: Connection, account: str) -> sa.ColumnElement[bool]:
 
 
 def _matching(connection: Connection, pattern: OperatorPattern) -> list[str]:
-    """Return the operator keys of stored workloads that a pattern matches."""
     key = schema.workloads.c.operator
     query = sa.select(key).where(key.startswith(f"{pattern.kind}:", autoescape=True)).distinct()
     return [text for text in connection.execute(query).scalars() if pattern.matches(OperatorKey.parse(text))]
 
 
 def _records_of(connection: Connection, entries: Iterable[Entry]) -> dict[int, Record]:
-    """Return the records that entries stand for, by their numbers."""
     query = sa.select(_records.c.id, _records.c.body, _records.c.document)
     ids = {entry.row_id for entry in entries}
     parts = (connection.execute(query.where(_records.c.id.in_(some))).mappings() for some in batched(ids))
@@ -538,7 +510,6 @@ def _records_of(connection: Connection, entries: Iterable[Entry]) -> dict[int, R
 
 
 def _default_finals(connection: Connection, task_keys: Collection[str], provenance: Provenance) -> dict[str, float]:
-    """Return by task what the compiler's default took in the last finals that it has ended."""
     query = sa.select(_records.c.task_key, _records.c.latency_s).where(holds(provenance), _own, tells())
     query = query.where(_records.c.mode == Mode.FINAL.value, is_default())
     query = query.where(_records.c.latency_s.is_not(None)).order_by(_records.c.id)
@@ -547,7 +518,6 @@ def _default_finals(connection: Connection, task_keys: Collection[str], provenan
 
 
 def _searched(connection: Connection, task_keys: Collection[str], provenance: Provenance) -> set[str]:
-    """Return those tasks of which a candidate of a search was run."""
     run = sa.select(_records.c.id).where(_records.c.task_key == schema.tasks.c.key, holds(provenance), _own)
     run = run.where(_records.c.outcome.in_(_RUN), _records.c.origin != Origin.BASELINE.value)
     query = sa.select(schema.tasks.c.key).where(run.exists())

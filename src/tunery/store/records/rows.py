@@ -29,12 +29,10 @@ def workload_row(workload: Workload) -> dict[str, Any]:
 
 
 def target_row(target: Target) -> dict[str, Any]:
-    """Return the row of `targets`."""
     return {"key": target.key, "document": encode(target)}
 
 
 def task_row(task: Task) -> dict[str, Any]:
-    """Return the row of `tasks`; the weight belongs to a network and is not in it."""
     return {
         "key": task.key,
         "workload_key": task.workload.key,
@@ -44,13 +42,11 @@ def task_row(task: Task) -> dict[str, Any]:
 
 
 def to_task(document: Mapping[str, Any], program: bytes, target: Mapping[str, Any], tunable: bool, weight: int) -> Task:
-    """Return the task of the rows' parts."""
     workload = decode(Workload, {**document, "program": unpack(program)})
     return Task(workload, decode(Target, target), weight, tunable)
 
 
 def stored_task(row: RowMapping) -> Task:
-    """Return the task of a row of `task_query`; its weight, which the store does not know, is 1."""
     return to_task(row["workload"], row["program"], row["target"], row["tunable"], weight=1)
 
 
@@ -97,6 +93,5 @@ def provenance_row(provenance: Provenance) -> dict[str, str]:
 
 
 def to_record(row: RowMapping) -> Record:
-    """Return the record of a row that has at least `body` and `document`."""
     document = row["document"]
     return decode(Record, {**document, "candidate": {**document["candidate"], "body": unpack(row["body"])}})

@@ -72,16 +72,13 @@ class TaskProgress:
 
     @property
     def batches(self) -> int:
-        """Batches that ended."""
         return len(self.best_s)
 
     @property
     def latency_s(self) -> float | None:
-        """The best latency so far."""
         return self.best_s[-1] if self.best_s else None
 
     def ended(self, best_s: float | None, trials: int, cost: Cost) -> None:
-        """Take in one batch."""
         self.best_s.append(best_s)
         self.trials.append(trials)
         self.costs.append(cost)
@@ -151,7 +148,6 @@ class Allocator:
         return (amount + _PRIOR_TRIALS * mean) / (trials + _PRIOR_TRIALS) or 1.0
 
     def gain_per_cost(self, standing: TaskProgress, rate: float, size: int, mean_cost: float) -> float:
-        """Return the expected weighted seconds won by the next `size` trials of a task, per unit of their cost."""
         gain = self.belief(standing, rate)
         if gain is None:
             # Nothing valid yet: worth a batch now and then, less with each that brought nothing.
@@ -166,7 +162,6 @@ class RoundRobin:
         self.standings = standings
 
     def next(self, size: int) -> TaskProgress | None:  # noqa: ARG002 - the same for any size
-        """Return the task that has had the fewest trials."""
         ready = [s for s in self.standings if not s.exhausted and s.in_flight < _AT_ONCE]
         free = [s for s in ready if not s.in_flight] or [s for s in ready if s.batches]
         return min(free, key=lambda s: sum(s.trials) + s.trials_in_flight, default=None)

@@ -36,7 +36,6 @@ class Gain:
     limit: float = math.inf
 
     def doublings(self, more: float) -> float:
-        """Return how many doublings `more` trials are."""
         return math.log2(1 + more / max(self.trials, 1))
 
     def expected(self, more: float) -> float:
@@ -49,7 +48,6 @@ class Gain:
         return self.best_s * -math.expm1(-self.expected(more))
 
     def draw(self, more: float, count: int, random: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Return `count` draws of the latency after `more` trials."""
         if more <= 0:
             return np.full(count, self.best_s)
         part = random.beta(SHAPE * self.doublings(more), self.a, count)

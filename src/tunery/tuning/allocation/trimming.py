@@ -65,11 +65,9 @@ class Audit:
         return min(self.winners * self.dropped / self.audited / self.tasks, 1.0)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the Clopper-Pearson interval of `rate`."""
         return _clopper_pearson(self.winners, self.audited, confidence)
 
     def lost_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the interval of `lost`: Clopper and Pearson's for the winners seen, scaled as they are."""
         if not self.audited or not self.tasks:
             return 0.0, 1.0
         low, high = _clopper_pearson(self.winners, self.tasks, confidence)
@@ -131,7 +129,6 @@ class CandidateFilter:
         return MOST * min(max((tau - error) / ENOUGH, 0.0), 1.0)
 
     def ask(self, wanted: int) -> int:
-        """Return how many candidates to ask for, to have `wanted` of them left."""
         return math.ceil(wanted / (1 - self.share()) - 1e-9)
 
     def sort(self, scores: Sequence[float | None], wanted: int) -> Sorted:

@@ -19,22 +19,16 @@ class BuiltBaselines:
 
     @property
     def missing(self) -> bool:
-        """Whether they are still to be built."""
         return self._built is None
 
     async def get(self, payer: Context) -> TaskBaselines:
-        """Return them, built.
-
-        Raises:
-            WorkError: one does not build.
-        """
+        """Return them, built."""
         async with self._building:
             if self._built is None:
                 self._built = await self._build(payer)
         return self._built
 
     def take(self) -> list[Artifact]:
-        """Return what was built, and forget it."""
         if self._built is None:
             return []
         (_, reference), (_, baseline) = self._built.reference, self._built.baseline

@@ -28,7 +28,6 @@ class MeasurementConcurrency:
 
     @property
     def deviation(self) -> float:
-        """By which share they are to be expected slower for it."""
         return self._degree.deviation
 
     def audits(self, timed: Sequence[Timed]) -> list[Timed]:

@@ -47,7 +47,6 @@ class Result:
 
     @property
     def told(self) -> Observation:
-        """The result as a proposer is told of it."""
         return Observation(self.candidate, self.outcome, self.latency_s)
 
 
@@ -275,17 +274,12 @@ class LogEntry:
 
 
 def log_lines(entries: Iterable[LogEntry]) -> Iterator[str]:
-    """Yield a search's log as JSON lines."""
     for entry in entries:
         yield json.dumps([_to_json(entry.event), entry.decision and _to_json(entry.decision)])
 
 
 def read_log(lines: Iterable[str]) -> list[LogEntry]:
-    """Read what `log_lines` wrote.
-
-    Raises:
-        UsageError: a line is not of a search's log.
-    """
+    """Read what `log_lines` wrote."""
     entries = []
     for number, line in enumerate(lines, 1):
         try:

@@ -18,7 +18,6 @@ ROUNDS = 100
 
 
 def select(records: Iterable[Record]) -> list[Candidate]:
-    """Return the candidates whose races, among all records of a task, make them finalists."""
     modes = {Mode.RACE, Mode.SHARED}
     raced = [r for r in records if r.measurement.mode in modes and r.candidate.origin is not Origin.BASELINE]
     return finalists(raced, FINALISTS)

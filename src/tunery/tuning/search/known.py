@@ -23,7 +23,6 @@ class KnownCandidates:
         return len(self._told)
 
     def keys(self) -> KeysView[str]:
-        """Return the candidates' keys."""
         return self._told.keys()
 
     def get(self, key: str) -> Observation | None:
@@ -41,7 +40,6 @@ class KnownCandidates:
         return min(ran, default=None)
 
     def best_s(self) -> float | None:
-        """Return the least latency of a candidate that was measured to the end."""
         ended = (one.latency_s for one in self._told.values() if one.outcome is Outcome.OK and one.latency_s)
         return min(ended, default=None)
 

@@ -24,12 +24,7 @@ class TaskProposer:
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
 
     async def propose(self, payer: Context, state: SearchState, count: int) -> Proposal:
-        """Return about `count` candidates, in a stage that `payer` is charged for.
-
-        Raises:
-            EngineError: the worker was lost, or too slow; the next call opens the proposer anew.
-            DialectError: the dialect failed; as before.
-        """
+        """Return about `count` candidates, in a stage that `payer` is charged for."""
         try:
             async with stage(payer, self._task, "propose", Role.PROPOSER, count, self._worker) as grant:
                 await self._open_if_needed(payer, state)

@@ -25,9 +25,7 @@ class Latencies(Protocol):
 
     baseline_s: float | None
 
-    def fastest_s(self) -> float | None:
-        """Return the latency to beat."""
-        ...
+    def fastest_s(self) -> float | None: ...
 
     def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
         """Say whether a result is the best so far."""
@@ -39,9 +37,7 @@ class Board(Protocol):
 
     async def record(
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
-    ) -> None:
-        """Store a measurement with what it has cost."""
-        ...
+    ) -> None: ...
 
     async def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
         """Store what timing a candidate again alone gave, with its cost, and believe it from now on."""
@@ -147,7 +143,6 @@ class Races:
     def _bills(
         self, payer: Context, one: BuiltCandidate, measurement: Measurement, race: Reservation, *, first: bool
     ) -> list[PricedCharge]:
-        """Return what a race has cost; with a candidate's `first`, its build is paid for."""
         outcome, key = measurement.outcome, self._task.key
         helped = self._latencies.helps(outcome, measurement.latency_s)
         bills = [payer.bill(key, "measure", outcome.value, race, device=True, helped=helped)]

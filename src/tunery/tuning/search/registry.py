@@ -31,7 +31,6 @@ class SearchRegistry:
         self._proposers = itertools.cycle(runtime.workers(Role.PROPOSER))
 
     def learning(self, target_key: str, start: InitialModel | None) -> Learning:
-        """Return the cost model that jobs of a target share which start from the same."""
         name = f"{target_key} {digest(start.model)}" if start else target_key
         if name not in self._learnings:
             model, tau = (start.model, start.tau) if start else (None, None)
@@ -39,11 +38,7 @@ class SearchRegistry:
         return self._learnings[name]
 
     async def join(self, context: Context, tasks: Sequence[Task]) -> list[TaskSearch]:
-        """Return the tasks' searches after letting the job take part in them.
-
-        Raises:
-            StoreError: the store cannot be read; the job takes part in none.
-        """
+        """Return the tasks' searches after letting the job take part in them."""
         stored = await stored_tasks(context, tasks)
         return [self._join(context, task, known) for task, known in zip(tasks, stored, strict=True)]
 

@@ -54,7 +54,6 @@ class _Proposals:
         return Build(build) if build else ev.AskProposer()
 
     def take(self, event: ev.Proposed) -> Build:
-        """Take in a proposal and return what to build of it."""
         build = self._new(event.build)
         self.failures = 0
         self.proposed.update(one.key for one in build)
@@ -63,7 +62,6 @@ class _Proposals:
         return Build(build)
 
     def fail(self, detail: str) -> Decision:
-        """Take in that the proposer failed: it is asked again, at last for generic programs only."""
         self.failures += 1
         if self.failures >= _PROPOSER_TRIES:
             return Build(())
@@ -111,7 +109,6 @@ class _Finals:
         return ev.HoldFinals()
 
     def end(self, event: ev.FinalsHeld) -> None:
-        """Take in the result of finals."""
         news, raced_s = self.begun
         self.held.update(event.challengers)
         self.best = event.best
@@ -119,7 +116,6 @@ class _Finals:
         self.stale = self.news != news  # another job's batch may have ended meanwhile
 
     def best_s(self, raced_s: float | None) -> float | None:
-        """Return the best latency known, where races gave `raced_s`: what others would give in finals."""
         held_s = self.best.latency_s if self.best and self.best.final else None
         if held_s is None or raced_s is None or not self.stale:
             return held_s or raced_s
@@ -156,11 +152,7 @@ class SearchState:
 
     @classmethod
     def replay(cls, task: Task, log: Sequence[LogEntry]) -> SearchState:
-        """Run a recorded log again and return the search in its final state.
-
-        Raises:
-            AssertionError: an event led to another decision than recorded.
-        """
+        """Run a recorded log again and return the search in its final state."""
         state = cls(task, keep_log=True)
         for number, entry in enumerate(log):
             decision = state.handle(entry.event)
@@ -177,12 +169,10 @@ class SearchState:
 
     @property
     def best(self) -> Best | None:
-        """The best verified record."""
         return self._finals.best
 
     @property
     def generic_only_reason(self) -> str | None:
-        """Why the proposer is to search generic programs only."""
         return self._proposals.generic_only_reason
 
     @property
@@ -203,7 +193,6 @@ class SearchState:
         return self.known.keys() | self._proposals.proposed
 
     def fastest_s(self) -> float | None:
-        """Return the latency to beat."""
         return self.known.fastest_s()
 
     def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
@@ -222,7 +211,6 @@ class SearchState:
 
     @property
     def had_finals(self) -> bool:
-        """Whether finals have decided which record is the best."""
         return self._finals.best is not None and self._finals.best.final
 
     @property
@@ -247,15 +235,10 @@ class SearchState:
         return self.baseline_s if stays and not self.known.any_ended else None
 
     def mean_build_s(self) -> float:
-        """Return the mean seconds of a build; 0 before the first."""
         return self._build_s / max(self._builds, 1)
 
     def validate_state(self) -> None:
-        """Check every invariant of the state.
-
-        Raises:
-            AssertionError: one does not hold.
-        """
+        """Check every invariant of the state."""
         proposals, progress = self._proposals, self.progress
         weight = sum(job.weight for job in self._jobs.values())
         checks = {

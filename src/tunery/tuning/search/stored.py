@@ -19,11 +19,7 @@ class StoredTask:
 
 
 async def stored_tasks(context: Context, tasks: Sequence[Task]) -> list[StoredTask]:
-    """Return what is stored of each task.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    """Return what is stored of each task."""
     here = context.provenance
 
     def read(store: Store) -> list[StoredTask]:
@@ -38,7 +34,6 @@ async def stored_records(context: Context, task: Task) -> list[Record]:
 
 
 async def stored_best(context: Context, task: Task) -> Best | None:
-    """Return the best verified record of a task."""
     return await context.store.read(lambda store: _best(store, task.key, context.provenance))
 
 

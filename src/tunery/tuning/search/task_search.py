@@ -123,7 +123,6 @@ class TaskSearch:
                 self.leave_out(WorkError(measurement.detail))
 
     async def _reference(self, payer: Context) -> Artifact | None:
-        """Return the built reference; None leaves the task out, for it built when the baseline was measured."""
         try:
             return (await self._baselines.get(payer)).reference[1]
         except WorkError as error:
@@ -185,18 +184,13 @@ class TaskSearch:
         await payer.store.write(lambda store: store.claims.give_up(*claim))
 
     async def _latency_elsewhere_s(self, payer: Context, baseline: Candidate) -> float | None:
-        """Return the latency of the compiler's default that another process has measured.
-
-        Raises:
-            WithdrawnError: it has not measured it yet.
-        """
+        """Return the latency of the compiler's default that another process has measured."""
         told = (await measured_elsewhere(payer, self.task, {baseline.key})).get(baseline.key)
         if told is None:
             raise WithdrawnError("another process is measuring the compiler's default")
         return told.latency_s
 
     def _cost_since(self, payer: Context) -> Cost:
-        """Return what the job has paid for the task since the last time."""
         job_id, now = payer.job_id, payer.account.of_task(self.task.key)
         before, self._paid[job_id] = self._paid.get(job_id, Cost(0.0)), now
         return Cost(now.held_core_s - before.held_core_s, now.joules - before.joules)

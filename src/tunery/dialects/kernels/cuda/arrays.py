@@ -65,7 +65,6 @@ class GpuArray:
 
     @property
     def array(self) -> Array:
-        """A copy of what it holds."""
         return self._read(self.address, self._size).view(self._kind).reshape(self._shape)
 
     def put(self, values: Array | float) -> None:
@@ -81,11 +80,7 @@ class GpuArray:
         self._to.wait()
 
     def check(self) -> None:
-        """Check that nothing was written beside the array.
-
-        Raises:
-            DialectError: something was.
-        """
+        """Check that nothing was written beside the array."""
         if any((self._read(place, size) != _KNOWN).any() for place, size in self._zones):
             raise DialectError(f"the kernel has written outside of its argument {self._name}")
 

@@ -93,11 +93,7 @@ def version() -> str:
 def build(
     kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value], arch: str
 ) -> Compiled:
-    """Compile a configuration for a kind of GPU.
-
-    Raises:
-        DialectError: NVRTC refuses it, its arguments are not those of the file, or no GPU can launch it.
-    """
+    """Compile a configuration for a kind of GPU."""
     launch = _checked(sizes(kernel, configuration))
     text = (
         f'{_CHECK}{headers(source)}{macros(kernel.problem, configuration)}#line 1 "{function}.cu"\n{source}\n'
@@ -123,11 +119,7 @@ def _headers() -> str | None:
 
 
 def _checked(launch: Sizes) -> Sizes:
-    """Refuse what no GPU takes.
-
-    Raises:
-        DialectError: groups too large, or too many.
-    """
+    """Refuse what no GPU takes."""
     group = launch.group or (1,)
     if math.prod(group) > _MOST_THREADS or any(size > most for size, most in zip(group, _MOST_ALONG, strict=False)):
         raise DialectError(

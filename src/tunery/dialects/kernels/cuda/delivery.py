@@ -21,11 +21,7 @@ MEMBERS = members("cu")
 def write(
     output: Path, network: Network, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target
 ) -> None:
-    """Check that a configuration builds, and write it with its texts.
-
-    Raises:
-        DialectError: it does not build; nothing is left.
-    """
+    """Check that a configuration builds, and write it with its texts."""
     launch = build(kernel, kernel.source, kernel.function, configuration, target.config["arch"]).launch
     write_archive(output, network, kernel, configuration, target, launch, "cu")
 

@@ -99,11 +99,7 @@ class LaunchedKernel(CompiledNetwork):
 
     @abstractmethod
     def _built(self, kernel: KernelSpecification, configuration: Mapping[str, Value]) -> BuiltKernel:
-        """Build the kernel for the device that is here.
-
-        Raises:
-            DialectError: there is none, or it does not take the kernel.
-        """
+        """Build the kernel for the device that is here."""
 
     @override
     def _run(self, arrays: Sequence[Array]) -> list[Array]:

@@ -24,11 +24,7 @@ class Sizes:
 
 
 def sizes(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> Sizes:
-    """Return the launch of a configuration.
-
-    Raises:
-        DialectError: it is none: a size below 1 or no whole number, or groups that do not fill it.
-    """
+    """Return the launch of a configuration."""
     assert kernel.launch is not None, "a kernel for a device has a launch"
     whole, group = (
         tuple(_size(text, kernel, configuration) for text in of)

@@ -39,11 +39,7 @@ class Checked:
 def build(
     to: Connection, kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value]
 ) -> "Checked":
-    """Compile a program for the device, and return what makes it again: the same each time, as a binary is not.
-
-    Raises:
-        DialectError: the compiler refuses it, its arguments are not those of the file, or it asks for too much.
-    """
+    """Compile a program for the device, and return what makes it again: the same each time, as a binary is not."""
     cl, launch = to.cl, sizes(kernel, configuration)
     numbered = f"{macros(kernel.problem, configuration)}#line 1\n{source}\n"
     options = [*kernel.flags, "-cl-kernel-arg-info", "-w"]
@@ -90,11 +86,7 @@ def _first_error(text: str) -> str:
 
 
 def _loaded(to: Connection, program: Checked) -> Any:
-    """Return the kernel of a program; the device's driver makes its code for these sizes at the first call.
-
-    Raises:
-        DialectError: the device does not take it.
-    """
+    """Return the kernel of a program; the device's driver makes its code for these sizes at the first call."""
     try:
         built = to.call(lambda: to.cl.Program(to.context, program.source).build(options=list(program.options)))
         return to.cl.Kernel(built, program.function)
@@ -181,7 +173,6 @@ class OpenClKernel(BuiltKernel):
         return spent_ns * 1e-9
 
     def _enqueue(self, number: int, change: Change | None) -> Any:
-        """Ask for the call of this number."""
         cl, queue = self._to.cl, self._to.queue
         if change is not None:
             place, value = change.at(number)

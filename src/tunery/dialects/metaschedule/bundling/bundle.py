@@ -33,12 +33,7 @@ _NAME = re.compile(r"[\w.-]{1,40}")
 
 
 def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
-    """Write a bundle of a compiled network to an empty directory, for machines of this kind, or of those of `runtime`.
-
-    Raises:
-        UsageError: the file is damaged, for other machines or too many, or was compiled with another version of TVM.
-        DialectError: it has outputs whose sizes depend on the data, too many weights, or there is no C compiler.
-    """
+    """Write a bundle of a compiled network to an empty directory, for machines like this one or those of `runtime`."""
     libraries = Libraries(runtime)
     for name in (_NETWORK, "lib/cmake/tunery", "include"):
         (directory / name).mkdir(parents=True)
@@ -69,7 +64,6 @@ def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | 
 
 
 def _parts(path: Path, digest: str, machine: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what of a file is for a kind of machine: how it is opened, and its manifest; the best targets first."""
     with open_archive(path, digest) as archive:
         whole, shapes = archive.digest, len(archive.shapes) or 1
     for shape in range(shapes):
@@ -80,11 +74,7 @@ def _parts(path: Path, digest: str, machine: str) -> Iterator[tuple[str, Mapping
 
 
 def _check_machine(path: Path, parts: Sequence[object], libraries: Libraries) -> None:
-    """Check that a file holds anything for the machine of the libraries.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Check that a file holds anything for the machine of the libraries."""
     if parts:
         return
     with open_archive(path) as archive:
@@ -97,12 +87,7 @@ def _check_machine(path: Path, parts: Sequence[object], libraries: Libraries) ->
 
 
 def _check_room(path: Path, written: Sequence["_Written"]) -> None:
-    """Check that the library of a bundle has room for all parts, and for what each has.
-
-    Raises:
-        UsageError: there are too many parts.
-        DialectError: one has too many inputs, outputs, weights or segments.
-    """
+    """Check that the library of a bundle has room for all parts, and for what each has."""
     if len(written) > _MOST_PARTS:
         raise UsageError(f"{path} is for more than {_MOST_PARTS} pairs of shapes and processors; combine fewer files")
     for lines, _ in written:
@@ -123,7 +108,6 @@ class _Weights:
     places: dict[str, int] = field(default_factory=dict)
 
     def line(self, number: int, array: Array) -> str:
-        """Write an array, and return what says where."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self.places:
@@ -179,11 +163,7 @@ def _head(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _ends(inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines about inputs and outputs.
-
-    Raises:
-        DialectError: the size of one is not known.
-    """
+    """Return the lines about inputs and outputs."""
     for name, shape, _ in (*inputs, *outputs):
         if any(size < 0 for size in shape):
             raise DialectError(

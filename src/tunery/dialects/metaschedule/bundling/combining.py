@@ -52,10 +52,6 @@ def combine(files: Mapping[Path, str], output: Path) -> None:
     """Write a file for all targets and shapes of these files, given with their manifests' digests, to a new file.
 
     A model that ONNX Runtime runs for other shapes may be in one of them.
-
-    Raises:
-        UsageError: they are not of one network for different processors or shapes, or one is damaged or too old.
-        OSError: the file cannot be written.
     """
     try:
         with ExitStack() as stack:
@@ -123,11 +119,7 @@ def _weights_of(archive: Archive) -> tuple[memoryview, Sequence[Mapping[str, Any
 
 
 def _check(parts: Sequence[_Part]) -> None:
-    """Check that parts are of one network, each for other shapes or another processor, and that none is missing.
-
-    Raises:
-        UsageError: they are not, or one is.
-    """
+    """Check that parts are of one network, each for other shapes or another processor, and that none is missing."""
     shapes, targets = (
         list(dict.fromkeys(of)) for of in zip(*((one.shapes, one.instructions) for one in parts), strict=True)
     )
@@ -160,11 +152,7 @@ def _check(parts: Sequence[_Part]) -> None:
 
 
 def _check_alike(part: _Part, first: _Part, shared: Sequence[str]) -> None:
-    """Check that two parts have facts in common, and the newest format.
-
-    Raises:
-        UsageError: they have not.
-    """
+    """Check that two parts have facts in common, and the newest format."""
     manifest = part.archive.manifest
     if manifest["format"] != FORMAT:
         raise UsageError(f"{part.path} is of an earlier version; write it again with `tunery compile`, then combine")

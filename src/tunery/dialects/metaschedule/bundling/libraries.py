@@ -60,11 +60,7 @@ class Libraries:
         )
 
     def check(self, versions: Mapping[str, str]) -> None:
-        """Check that they are of the versions that a network needs.
-
-        Raises:
-            UsageError: they are not.
-        """
+        """Check that they are of the versions that a network needs."""
         if self._versions != versions:
             had, wanted = (
                 ", ".join(f"{name:.40} {number:.40}" for name, number in sorted(of.items()))
@@ -73,11 +69,7 @@ class Libraries:
             raise UsageError(f"the network needs {wanted}, and {self._source or 'installed'} has {had or 'neither'}")
 
     def write(self, directory: Path, sources: Sequence[Path], *, onnxruntime: bool) -> None:
-        """Write them to a directory, and beside them the library that is made of sources in C.
-
-        Raises:
-            DialectError: ONNX Runtime's is missing, or there is no C compiler.
-        """
+        """Write them to a directory, and beside them the library that is made of sources in C."""
         for name in (_FFI, _RUNTIME):
             (directory / name).write_bytes(self._read[name]())
         if onnxruntime:
@@ -114,11 +106,7 @@ def _installed() -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def _in_directory(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield the files of a directory, and those in its wheels, by name, with what reads them.
-
-    Raises:
-        UsageError: there is no such directory, or a wheel in it is damaged.
-    """
+    """Yield the files of a directory, and those in its wheels, by name, with what reads them."""
     if not source.is_dir():
         raise UsageError(f"there is no directory {source}; name one of wheels, or of what they hold, for --runtime")
     for path in sorted(source.rglob("*")):
@@ -130,18 +118,13 @@ def _in_directory(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def _read(path: Path, name: str) -> bytes:
-    """Return a file of a wheel."""
     with _wheel(path) as wheel:
         return wheel.read(name)
 
 
 @contextmanager
 def _wheel(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel to read from it.
-
-    Raises:
-        UsageError: it is damaged.
-    """
+    """Open a wheel to read from it."""
     try:
         with zipfile.ZipFile(path) as wheel:
             yield wheel
@@ -159,7 +142,6 @@ def _versions(found: Mapping[str, Callable[[], bytes]]) -> Iterator[tuple[str, s
 
 
 def _machine_of(code: bytes) -> str:
-    """Return the kind of machine that a library is for."""
     if len(code) < _ELF.size:
         return "nothing"
     magic, _, number = _ELF.unpack_from(code)
@@ -167,11 +149,7 @@ def _machine_of(code: bytes) -> str:
 
 
 def _compiler(machine: str) -> str:
-    """Return a C compiler for a kind of machine.
-
-    Raises:
-        DialectError: there is none.
-    """
+    """Return a C compiler for a kind of machine."""
     here = machine == platform.machine()
     names = _COMPILERS if here else (f"{machine}-linux-gnu-gcc",)
     package = "gcc" if here else f"gcc-{machine.replace('_', '-')}-linux-gnu"

@@ -27,7 +27,6 @@ def constant_everywhere(module: Any, name: str, transforms: Transforms) -> bool:
 
 
 def transform_arguments(module: Any, transforms: Mapping[str, Transforms]) -> Any:
-    """Return the module with the constants that go to the named functions transformed."""
     if not transforms:
         return module
     rewriter = _Arguments(module, transforms)

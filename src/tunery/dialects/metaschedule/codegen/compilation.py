@@ -39,9 +39,6 @@ def compile_network(
     """Build the network and write one file: a zip of the shared object, its weights and a JSON manifest.
 
     `parts` holds, by workload key, chosen candidates as object files, which are linked as they are.
-
-    Raises:
-        DialectError: import, replay or code generation failed; nothing is left at `output`.
     """
     if parts:
         try:
@@ -81,7 +78,6 @@ def _left_out(
 
 
 def _parts(lowered: Lowered, chosen: Mapping[str, Candidate], built: Mapping[str, Built]) -> dict[str, CompiledPart]:
-    """Return the parts to take over, by function."""
     found = {}
     for name, (_, key) in lowered.functions.items():
         part = read_part(built[key], key, chosen[key]) if key in chosen and key in built else None

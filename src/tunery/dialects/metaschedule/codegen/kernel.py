@@ -41,9 +41,6 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Built:
     """Compile a candidate to `directory/<candidate key>-<target key>.so`.
 
     The reference of a small task is not optimised, for nobody times it: it lies apart, its name ends in `-plain`.
-
-    Raises:
-        DialectError: it does not replay, or code generation or linking fails.
     """
     path = _object_path(directory, candidate, task).with_suffix(".so")
     optimise = not _is_plain(task, candidate)
@@ -55,11 +52,7 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Built:
 
 
 def build_part(task: Task, candidate: Candidate, directory: Path) -> Built:
-    """Compile a candidate to an object file, from which `build` in the same directory goes on.
-
-    Raises:
-        DialectError: as `build`.
-    """
+    """Compile a candidate to an object file, from which `build` in the same directory goes on."""
     path = _object_path(directory, candidate, task)
     if not path.exists() or not path.with_suffix(".json").exists():
         _make(task, candidate, path, keep_object=True)

@@ -11,11 +11,7 @@ from tunery.dialects.metaschedule.families import machine_of
 
 
 def link(sources: Sequence[Path], destination: Path, config: Mapping[str, object]) -> None:
-    """Link object files of a target to a shared object; the linker itself costs a fifth of the compiler driver.
-
-    Raises:
-        DialectError: no linker for it is installed, or it failed.
-    """
+    """Link object files of a target to a shared object; the linker itself costs a fifth of the compiler driver."""
     linker = _linker(machine_of(config))
     done = subprocess.run([linker, "-shared", "-o", destination, *sources], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -167,7 +167,6 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return self._main and weight.apart and same
 
     def _parameter(self, weight: Weight) -> Any:
-        """Return the parameter of `main` for a weight, the same one for the same."""
         key = (id(weight.array), weight.transform, json.dumps(weight.packing))
         if key not in self._parameters:
             # Of any type: one of a tensor's type would be compared with it by the virtual machine in each call.

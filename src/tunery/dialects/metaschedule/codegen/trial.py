@@ -21,11 +21,7 @@ _DIFFERS = "TVM computes something else"
 
 
 def differing(network: Network, target: Target, inputs: Sequence[Array]) -> Mapping[str, str]:
-    """Return the nodes whose values differ on such inputs, with the islands that leaving them to ONNX Runtime makes.
-
-    Raises:
-        DialectError: they cannot be compiled, or run, side by side.
-    """
+    """Return the nodes whose values differ on such inputs, with the islands that leaving them to ONNX Runtime makes."""
     graph = Graph(with_mapped_weights(Path(network.path)))
     known = foreign_nodes(graph, network.elsewhere)
     native = [at for at in range(len(graph.nodes)) if at not in known]

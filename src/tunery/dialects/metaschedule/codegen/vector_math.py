@@ -60,7 +60,6 @@ def _exponential(x: Any) -> Any:
 
 
 def error_function(x: Any) -> Any:
-    """Return erf of a float32 expression."""
     return _let("x", x, _error_function)
 
 

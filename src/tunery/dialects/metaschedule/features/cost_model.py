@@ -27,11 +27,9 @@ class SteeringModel:
 
     @property
     def loaded(self) -> bool:
-        """Whether there is a model yet."""
         return self._model is not None
 
     def load(self, text: str) -> None:
-        """Replace the model."""
         self._model = load_cost_model(text)
         self._known.clear()
 

@@ -38,7 +38,6 @@ class FeatureCache:
         return result
 
     def get(self, key: str) -> Row | None:
-        """Return a cached row."""
         return self._rows.get(key)
 
     def _extract(self, context: Any, candidates: list[Any]) -> list[Row]:
@@ -54,7 +53,6 @@ class FeatureCache:
 
 
 def candidate_rows(task: Task, candidates: Sequence[Candidate], cache: FeatureCache | None) -> npt.NDArray[np.float32]:
-    """Return one row per candidate, from the proposer's cache where it has it, else by replaying."""
     cache = cache or FeatureCache()
     rows = []
     for candidate in candidates:

@@ -9,11 +9,7 @@ from tunery.domain import Workload
 
 
 def check_workload(workload: Workload) -> None:
-    """Check that a workload's program consists of known constructs, has its key, and takes its arguments.
-
-    Raises:
-        DialectError: it does not; the message says which.
-    """
+    """Check that a workload's program consists of known constructs, has its key, and takes its arguments."""
     check_program(workload.program)
     try:
         specs = argument_specs(parsed(workload.key, workload.program)["main"])

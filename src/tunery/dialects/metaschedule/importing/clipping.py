@@ -59,7 +59,6 @@ class _Clips(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return relax.op.minimum(above, relax.const(high.value, dtype))
 
     def _constant(self, argument: Any) -> float | int | None:
-        """Return the number an argument stands for, None if it is computed or not a single one."""
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
         if not isinstance(argument, tvm.ir.GenericConst) or argument.value.numpy().ndim:

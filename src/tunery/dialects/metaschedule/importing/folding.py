@@ -18,7 +18,6 @@ from tunery.dialects.metaschedule._tvm import relax, tvm
 
 
 def move_constants(module: Any) -> Any:
-    """Return the module with constants for what only moves, compares or selects constants, or computes an index."""
     rewriter = _Folder(module)
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
@@ -132,14 +131,12 @@ class _Folder(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return None if None in constants else compute(call, *(constant.value.numpy() for constant in constants))
 
     def _constant(self, argument: Any) -> Any:
-        """Return the constant an argument stands for, None if it is computed."""
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
         return argument if isinstance(argument, tvm.ir.GenericConst) else None
 
 
 def _static(type_: Any) -> list[int] | None:
-    """Return the shape of a type, None if it has none that is known."""
     return _sizes(getattr(type_, "shape", None))
 
 

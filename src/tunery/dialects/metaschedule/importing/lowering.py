@@ -83,9 +83,6 @@ def lower(network: Network, target: Target) -> Lowered:
     """Import, fold, lay out, legalise and fuse a network; what TVM does not take of it is left to ONNX Runtime.
 
     That is what rules know of, else what fails when it is tried alone, else the whole network.
-
-    Raises:
-        DialectError: it can be taken in no way; the message names the operator.
     """
     graph = Graph(with_mapped_weights(Path(network.path)))
     reasons = foreign_nodes(graph, network.elsewhere)
@@ -163,7 +160,6 @@ _kept: dict[tuple[str, str], tuple[Mapping[str, str], Lowered]] = {}
 
 
 def lower_and_keep(network: Network, target: Target) -> Lowered:
-    """Do as `lower`, and keep the result of a network that is not too large for `take_lowered`."""
     lowered = lower(network, target)
     _kept.clear()
     if Path(network.path).stat().st_size <= _KEPT_BYTES:
@@ -172,11 +168,7 @@ def lower_and_keep(network: Network, target: Target) -> Lowered:
 
 
 def take_lowered(network: Network, target: Target) -> Lowered:
-    """Do as `lower`, with a copy of the latest result that was kept if it is of this network; the caller may change it.
-
-    Raises:
-        DialectError: as `lower`.
-    """
+    """Lower a network, or copy the latest result if it is of this network; the caller may change it."""
     decided, kept = _kept.get((network.digest, target.key), (None, None))
     if kept is None or network.elsewhere not in (decided, kept.elsewhere):
         kept = lower_and_keep(network, target)
@@ -184,7 +176,6 @@ def take_lowered(network: Network, target: Target) -> Lowered:
 
 
 def _lowered(module: Any, target: Target, left_out: dict[str, str], *, channels_last: bool) -> Any:
-    """Return the lowered module; `left_out` is told which rules of ours failed, and why."""
     with tvm_target(target):
         plain = _tried(move_constants, left_out)(module)
         plain = _tried(restore_clips, left_out)(relax.transform.FoldConstant()(plain))
@@ -288,7 +279,6 @@ def _static_shape(parameter: Any) -> list[int] | None:
 
 
 def argument_specs(function: Any) -> list[tuple[list[int], str]] | None:
-    """Return shape and dtype of each parameter of a PrimFunc, None where one is symbolic or not a buffer."""
     specs = []
     for parameter in function.params:
         shape = _static_shape(parameter)

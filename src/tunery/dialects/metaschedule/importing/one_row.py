@@ -48,7 +48,6 @@ class _Rows(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return relax.op.squeeze(wide, [ROW])
 
     def _row_of(self, value: Any) -> Any:
-        """Return the array that a value is without its row, None where it is none."""
         bound = self.lookup_binding(value) if isinstance(value, relax.Var) else value
         if not isinstance(bound, relax.Call) or bound.op != tvm.ir.Op.get("relax.squeeze"):
             return None

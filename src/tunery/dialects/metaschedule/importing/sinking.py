@@ -94,7 +94,6 @@ def _is(expression: Any, name: str) -> bool:
 
 
 def _axes(expression: Any) -> list[int] | None:
-    """Return the axes of a transposition, None of anything else."""
     if not _is(expression, "permute_dims") or expression.attrs.axes is None:
         return None
     return [int(axis) for axis in expression.attrs.axes]

@@ -28,7 +28,6 @@ def interleave_phases(module: Any) -> Any:
 
 
 def keep_channels_first(module: Any) -> Any:
-    """Return the module with its channels-last transposed convolutions computed channels first, all of them."""
     return _rewritten(module, phases=False)
 
 

@@ -69,13 +69,7 @@ def write_archive(
 def read_archive(
     path: Path, directory: Path, digest: str = "", *, anywhere: bool = False
 ) -> tuple[Mapping[str, Any], list[Any], list[bytes]]:
-    """Put the library into `directory`; return manifest, weights and segments once all are known to be sound.
-
-    Raises:
-        UsageError: it was written for other versions of TVM or of this format, for a processor that can more than this
-            one (it is not to run `anywhere`), or is not what was written.
-        Exception: of many kinds (`KeyError`, `ValueError`), where it is damaged otherwise.
-    """
+    """Put the library into `directory`; return manifest, weights and segments once all are known to be sound."""
     again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
     try:
         with open_archive(path, digest) as archive:

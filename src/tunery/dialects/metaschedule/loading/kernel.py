@@ -28,11 +28,7 @@ _LIBRARIES: list[Any] = []  # a library stays for as long as the process: what i
 
 
 def _load_library(path: Path) -> Any:
-    """Load a shared object whose name does not say that it is one.
-
-    Raises:
-        DialectError: it is none, or damaged.
-    """
+    """Load a shared object whose name does not say that it is one."""
     if path.exists() and not _is_whole(path):
         raise DialectError(f"{path} is no shared object, or its end is missing")
     try:

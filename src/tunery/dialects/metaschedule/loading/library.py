@@ -54,11 +54,7 @@ def _import_ffi() -> Any:
 
 
 def runtime_library() -> Path:
-    """Return where TVM's runtime library is.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return where TVM's runtime library is."""
     found = importlib.util.find_spec("tvm")
     places = [Path(found.origin or "").parent / "lib"] if found else []
     for place in (*places, _OURS):
@@ -97,7 +93,6 @@ def empty(shape: Sequence[int], dtype: str) -> Any:
 
 
 def tensor(array: Array) -> Any:
-    """Return a new tensor with an array's values."""
     made = empty(array.shape, _name(array.dtype))
     write(made, array)
     return made
@@ -132,7 +127,6 @@ class Input:
         self._own = self._address.value
 
     def copy(self, array: Array) -> None:
-        """Have compiled code read a copy of an array."""
         self._array[...] = array
 
     def place(self, array: Array) -> None:
@@ -153,14 +147,12 @@ _LARGE = 1 << 15  # bytes; to look where an array lies costs more than to copy f
 
 
 def _memory_of(tensor: Any, spec: TensorSpec) -> Array:
-    """Return a tensor's memory as an array."""
     dtype = _numpy(spec.dtype)
     held = (ctypes.c_char * (spec.size * dtype.itemsize)).from_address(tensor.data_ptr())
     return np.frombuffer(held, dtype).reshape(spec.shape)
 
 
 def address(tensor: Any) -> int:
-    """Return where a tensor lies."""
     return int(tensor.data_ptr())
 
 
@@ -201,7 +193,6 @@ def register(name: str, function: Callable[..., Any]) -> None:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether a value is one tensor, not several."""
     return isinstance(value, tvm_ffi.Tensor)
 
 
@@ -213,11 +204,9 @@ class Machine:
         self._module["vm_initialization"](_CPU, 0, _POOLED)
 
     def parameters(self, function: str) -> int:
-        """Return how many parameters a function has."""
         return int(self._module["get_function_arity"](function))
 
     def bound(self, function: str, arguments: Sequence[Any]) -> Callable[[], Any]:
-        """Return a function with its arguments bound."""
         self._module["save_function"](function, "bound", 1, *arguments)
         found: Callable[[], Any] = self._module["bound"]
         return found

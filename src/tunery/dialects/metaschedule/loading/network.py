@@ -76,16 +76,12 @@ class TvmNetwork(CompiledNetwork):
         self._adding, self._at_work = threading.RLock(), set[int]()
 
     def is_called_by_others(self) -> bool:
-        """Return whether another thread is in a call."""
         return bool(self._at_work - {threading.get_ident()})
 
     def _alone(self, threads: int, function: Callable[..., A], *given: Any) -> A:
         """Return what a function returns of a context that no other call has, and of what is given.
 
         With 0 `threads`, they are the network's, or one where the call is not the only one: others have the cores.
-
-        Raises:
-            WorkError: this thread is in it already, and called from a signal's handler: it might wait for itself.
         """
         thread = threading.get_ident()
         if thread in self._at_work:
@@ -109,7 +105,6 @@ class TvmNetwork(CompiledNetwork):
             self._at_work.discard(thread)
 
     def _another_context(self) -> "_Context":
-        """Return a new context if there are not the most of them, else the next that is idle."""
         with self._adding:
             short = any(0 < context.took_s < _SHORT_S for context in self._contexts)
             if len(self._contexts) < (max(_CONTEXTS, self._cores) if short else self._cores):
@@ -263,7 +258,6 @@ class _Forks:
             self._networks.add(network)
 
     def begin(self) -> None:
-        """Wait for the calls of other threads, and have further ones wait."""
         self._one.acquire()
         self.threads.append(threading.get_ident())
         self.done.clear()

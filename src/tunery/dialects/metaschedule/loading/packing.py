@@ -38,7 +38,6 @@ def pack(source: Array, shape: tuple[int, ...], indices: list[Index], empty: Cal
 
 
 def unpack(packed: Array, shape: tuple[int, ...], indices: list[Index]) -> Array:
-    """Return the array of `shape` of which `pack` made `packed`."""
     places = _places(shape, indices)
     return np.broadcast_to(packed[tuple(places)], shape).copy()
 

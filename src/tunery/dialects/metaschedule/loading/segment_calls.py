@@ -32,7 +32,6 @@ class SegmentCalls:
         return made
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._sessions)
 
     def __enter__(self) -> None:

@@ -47,11 +47,9 @@ class Weight:
 
     @property
     def prepared_bytes(self) -> int:
-        """How many bytes `prepared` returns."""
         return math.prod(self.packing[0]) * self.array.itemsize if self.packing else self.prepared().nbytes
 
     def prepared(self, empty: Callable[..., Array] = np.empty) -> Array:
-        """Return what the kernel takes; where it is packed, in an array that `empty` gives."""
         array = transformed([self.array], {0: self.transform})[0] if self.transform else self.array
         return pack(array, *self.packing, empty) if self.packing else array
 
@@ -63,7 +61,6 @@ class _Room:
         self._bytes = np.empty(0, np.uint8)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an array, in the place of the one before."""
         size = math.prod(shape) * dtype.itemsize
         if size > self._bytes.size:
             self._bytes = np.empty(size, np.uint8)
@@ -163,11 +160,7 @@ def _worth_preparing(weights: Sequence[Weight]) -> set[int]:
 
 
 def map_weights(memory: memoryview, told: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the weights in a file that is mapped, as TVM's tensors in that memory; what is to be prepared is copied.
-
-    Raises:
-        ValueError: they are not where the manifest says.
-    """
+    """Return the weights in a mapped file as TVM's tensors in that memory; what is to be prepared is copied."""
     found = []
     for each in told:
         array = _mapped(memory, each)
@@ -184,11 +177,7 @@ def _mapped(memory: memoryview, each: Mapping[str, Any]) -> Array:
 
 
 def read_weights(file: IO[bytes], told: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the weights in a file of format 4 or earlier, prepared; beside them one array at a time is held.
-
-    Raises:
-        ValueError: they are not where the manifest says.
-    """
+    """Return the weights in a file of format 4 or earlier, prepared; beside them one array at a time is held."""
     users: dict[int, list[int]] = {}
     for number, each in enumerate(told):
         users.setdefault(int(each["offset"]), []).append(number)
@@ -207,7 +196,6 @@ def read_weights(file: IO[bytes], told: Sequence[Mapping[str, Any]]) -> list[Any
 
 
 def _prepared(array: Array, each: Mapping[str, Any]) -> Any:
-    """Return a weight as a new tensor of TVM's, transformed and packed as the manifest says."""
     packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
     if packing and math.prod(packing[0]) > _MOST_GROWTH * max(array.size, _LEAST):
         raise ValueError("its weights would be packed to many times their size")

@@ -31,9 +31,6 @@ def steps_behind(
     """Return the steps that nests take from a result, element by element, as an operator key has them.
 
     `order` has the dimensions of the result as the key tells its shape; `names` has the key's own tensors.
-
-    Raises:
-        UnknownProgramError: a nest does something else, or more than the last result leaves the program.
     """
     found = _Chain(program, result, order, names)
     for nest in nests:
@@ -56,7 +53,6 @@ class _Chain:
         self._steps: list[_Step] = []
 
     def follow(self, nest: Nest) -> None:
-        """Take in one more nest."""
         if (
             nest.reduced
             or nest.condition

@@ -58,11 +58,7 @@ class _Window:
 
 
 def heavy_operator(program: Program) -> Heavy:
-    """Return the one reduction that a program begins with, maybe of padded data.
-
-    Raises:
-        UnknownProgramError: it begins with something else.
-    """
+    """Return the one reduction that a program begins with, maybe of padded data."""
     first = next((i for i, nest in enumerate(program.nests) if nest.reduced), None)
     if first is None or first > 1:
         raise UnknownProgramError
@@ -204,7 +200,6 @@ def _check_plain(load: Load, tensor: Tensor, nest: Nest) -> None:
 
 
 def _out(program: Program, nest: Nest, data: Load) -> dict[str, str]:
-    """Return the type of sums, where it is not that of the data."""
     dtype = program.tensors[nest.output].dtype
     return {} if dtype == program.tensors[data.tensor].dtype else {"out": dtype}
 
@@ -289,7 +284,6 @@ def _steps(nest: Nest, windows: Sequence[_Window], read: _Data) -> dict[str, Seq
 
 
 def _positions(nest: Nest, axes: Sequence[int]) -> list[int]:
-    """Return at which place of the output some axes are."""
     places = [place.axis for place in nest.places]
     return [places.index(axis) for axis in axes]
 

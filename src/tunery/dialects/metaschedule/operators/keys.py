@@ -88,7 +88,6 @@ def _softmax(program: Program) -> str | None:
 
 
 def _reduced_dimension(nest: Nest, tensor: int) -> int | None:
-    """Return which dimension of a tensor a nest goes over and sums up."""
     terms = nest.value.operands if isinstance(nest.value, Apply) else ()
     axes = [[index.axis for index in one.indices] for one in terms if isinstance(one, Load) and one.tensor == tensor]
     [last] = nest.reduced
@@ -96,7 +95,6 @@ def _reduced_dimension(nest: Nest, tensor: int) -> int | None:
 
 
 def _behind(nest: Nest, tensor: int, axis: int) -> Load:
-    """Return the load of a tensor whose dimension `axis` is the last axis of a nest, the one that is summed up."""
     places = list(range(len(nest.extents) - 1))
     places.insert(axis, len(nest.extents) - 1)
     return Load(tensor, tuple(Affine({(one, 1): 1}) for one in places))

@@ -20,7 +20,6 @@ class Affine:
 
     @property
     def axis(self) -> int | None:
-        """The axis that it is, None where it is anything else."""
         if self.offset == 0 and len(self.factors) == 1:
             [((axis, quotient), factor)] = self.factors.items()
             return axis if (quotient, factor) == (1, 1) else None
@@ -28,7 +27,6 @@ class Affine:
 
     @property
     def is_zero(self) -> bool:
-        """Whether it is the number 0."""
         return not self.factors and self.offset == 0
 
 
@@ -108,11 +106,7 @@ _BINARY = {
 
 
 def read_program(module: Any) -> Program:
-    """Return the program of a module with one function.
-
-    Raises:
-        UnknownProgramError: it is not of one block to a nest, or a shape or an index is of no known form.
-    """
+    """Return the program of a module with one function."""
     return _Reader(module["main"]).program
 
 

@@ -27,7 +27,6 @@ class Breeder:
         self._spatial = [_spatial(genes) if kind in _VECTORISED_KINDS else () for genes in self._designs]
 
     def drawn(self) -> Genome:
-        """Return a genome at random."""
         design = self._random.randrange(len(self._designs))
         spatial = self._spatial[design]
         fixed = self._vectorised(design) if spatial and self._random.random() < _BIASED_SHARE else {}
@@ -54,7 +53,6 @@ class Breeder:
         return self._mended(parent.design, choices)
 
     def _moved(self, genome: Genome, design: int) -> Genome:
-        """Return a genome of another design with the same choices wherever the genes are the same."""
         ours, theirs = self._designs[genome.design], self._designs[design]
         choices: list[tuple[int, ...]] = []
         for number, gene in enumerate(theirs):

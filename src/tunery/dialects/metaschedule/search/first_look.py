@@ -100,9 +100,6 @@ def open_search(
 
     With a `generic_only_reason` it has the generic variant only, and its candidates say of the others that they
     were left out for it.
-
-    Raises:
-        Exception: of whatever kind, where the generic program cannot be searched.
     """
     ready: dict[str, SurrogateProposer] = {}
 

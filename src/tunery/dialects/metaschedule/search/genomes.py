@@ -109,11 +109,7 @@ class Design:
         return found
 
     def apply(self, genome: Genome) -> tuple[Any, Genome]:
-        """Return the schedule with a settled genome's choices, without post-processing, and what TVM made of them.
-
-        Raises:
-            Exception: TVM's, of whatever kind, where the choices do not fit together.
-        """
+        """Return the schedule with a settled genome's choices, without post-processing, and what TVM made of them."""
         schedule = self._plain.copy()
         places = tuple(
             (at, choice[0])
@@ -167,7 +163,6 @@ class Design:
         return write_body(self._space.variant.name, [self._written, decisions])
 
     def read(self, instructions: Sequence[Any], decisions: Sequence[Sequence[Any]]) -> Genome | None:
-        """Return the genome of a body's trace, None if it is not of this design."""
         if list(instructions) != self._written or [at for at, _ in decisions] != self._samples:
             return None
         choices = (tuple(value) if isinstance(value, list) else (value,) for _, value in decisions)
@@ -311,7 +306,6 @@ def _possible(schedule: Any, act: Callable[[Any], None]) -> bool:
 
 @lru_cache(maxsize=4096)
 def tilings(extent: int, levels: int, innermost: int) -> tuple[tuple[int, ...], ...]:
-    """Return all ways to write `extent` as `levels` factors, the last at most `innermost`."""
     if levels == 1:
         return ((extent,),) if extent <= innermost else ()
     return tuple(
@@ -321,6 +315,5 @@ def tilings(extent: int, levels: int, innermost: int) -> tuple[tuple[int, ...], 
 
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
-    """Return all divisors of a number, ascending."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return tuple(sorted({*small, *(number // d for d in small)}))

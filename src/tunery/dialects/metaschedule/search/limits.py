@@ -22,11 +22,7 @@ _CACHE_FILES = ("type", "size", "shared_cpu_list")
 
 
 def post_processed(schedule: Any, space: DesignSpace) -> str:
-    """Apply the target's post-processing; return why the program is not worth a build, "" where it is.
-
-    Raises:
-        DialectError: the post-processing does not take the program.
-    """
+    """Apply the target's post-processing; return why the program is not worth a build, "" where it is."""
     schedule.enter_postproc()
     for post in space.postprocessors:
         if not post.apply(schedule):

@@ -145,7 +145,6 @@ def part(history: Sequence[Observation], variant: str) -> list[Observation]:
 
 
 def _variant(told: Observation) -> str | None:
-    """Return a candidate's variant, None for the unscheduled program (it belongs to none)."""
     if not told.candidate.body:
         return None
     try:

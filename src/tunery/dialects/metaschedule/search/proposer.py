@@ -126,7 +126,6 @@ class SurrogateProposer(Proposer):
 
     @property
     def designs(self) -> Genes:
-        """The genes of each design."""
         return Genes(self._designs)
 
     @property
@@ -142,7 +141,6 @@ class SurrogateProposer(Proposer):
         return self._replay(genomes)
 
     def explore(self, n: int) -> None:
-        """Replay `n` more genomes."""
         if n > 0:
             if self._draft is None:
                 self._refit()
@@ -154,7 +152,6 @@ class SurrogateProposer(Proposer):
         return float(np.nanmax(np.append(self._model.scores(list(self._waiting)), 0.0)))
 
     def best_genomes(self, n: int) -> tuple[Genome, ...]:
-        """Return the `n` genomes with the highest scores."""
         return tuple(self._waiting[key] for key in self._by_score()[:n])
 
     def ranked(self) -> list[Candidate]:

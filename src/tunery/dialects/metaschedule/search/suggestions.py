@@ -69,9 +69,6 @@ class Suggester:
         Winners of like tasks are candidates enough, `n` or not. Where they are of another variant than the generic
         one, what that would propose is kept as `fallbacks`: one, should the others fail, or several, if wanted. An
         variant that fails is left out.
-
-        Raises:
-            Exception: of whatever kind, where the generic program cannot be searched.
         """
 
         def opened(names: Sequence[str]) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
@@ -101,7 +98,6 @@ class Suggester:
     def _led(
         self, task: Task, leading: str, search: SurrogateProposer, winners: Winners, count: int
     ) -> list[Candidate]:
-        """Return what the leading variant's winners are for this task, or a few of its own where it is trusted."""
         if won := _won(task, leading, search, winners, count):
             self.source_ids = _tried_out(search, won)
         elif trusted(task, leading):
@@ -170,7 +166,6 @@ class Suggester:
 
 @contextmanager
 def leaving(name: str, left_out: dict[str, str]) -> Generator[None]:
-    """Note the failure of a variant's search in `left_out`; of the generic one it is raised."""
     try:
         yield
     except Exception as error:
@@ -180,12 +175,10 @@ def leaving(name: str, left_out: dict[str, str]) -> Generator[None]:
 
 
 def without(searches: Mapping[str, SurrogateProposer], left_out: Collection[str]) -> dict[str, SurrogateProposer]:
-    """Return the searches that are not left out."""
     return {name: search for name, search in searches.items() if name not in left_out}
 
 
 def _spare(task: Task, search: SurrogateProposer, winners: Winners, count: int) -> list[Candidate]:
-    """Return up to `count` candidates of the generic search, of like tasks' winners where there are some."""
     if not search.try_out(list(_won(task, GENERIC, search, winners, count))):
         search.explore(min(count, _LEAST_WINNERS))
     return search.ranked()
@@ -234,7 +227,6 @@ def welcome_winners(task: Task, searches: Mapping[str, SurrogateProposer], left_
 
 
 def winners_for(task: Task) -> Winners:
-    """Return the winners that ship for a task's target."""
     return shipped(lanes_of(tvm_target(task.target)))
 
 
@@ -266,11 +258,7 @@ def searches_of(
     *,
     features: FeatureCache,
 ) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
-    """Return the searches of the named variants, and why there is none of another than the generic one.
-
-    Raises:
-        Exception: of whatever kind, where the generic program cannot be searched.
-    """
+    """Return the searches of the named variants, and why there is none of another than the generic one."""
     found, left_out = {}, {}
     for name in names:
         mine = part(history, name)

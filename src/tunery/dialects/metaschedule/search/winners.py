@@ -157,7 +157,6 @@ def shipped(lanes: int) -> Winners:
 
 
 def dumps(winners: Iterable[Winner], card: Mapping[str, object]) -> bytes:
-    """Return the content of a file of winners, with what its card says of them."""
     whole = {"format": _FORMAT, **card, "winners": [_data(winner) for winner in winners]}
     return gzip.compress(json.dumps(whole, separators=(",", ":")).encode(), 9, mtime=0)
 
@@ -168,11 +167,7 @@ def _data(winner: Winner) -> dict[str, object]:
 
 
 def loads(data: bytes) -> list[Winner]:
-    """Return the winners of a file's content.
-
-    Raises:
-        ValueError: it is of another format.
-    """
+    """Return the winners of a file's content."""
     whole = json.loads(gzip.decompress(data))
     if whole["format"] != _FORMAT:
         raise ValueError(f"winners of format {whole['format']}, not {_FORMAT}")

@@ -39,9 +39,6 @@ def rewrite(module: Any, lanes: int) -> Any:
     """Return the module with one loop for each array that is concatenated, for vectors of `lanes` floats.
 
     None if it chooses between no arrays, or sums something up.
-
-    Raises:
-        DialectError: it is not a concatenation along the last axis, or more than elementwise work is done on it.
     """
     schedule = tvm.s_tir.Schedule(module)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
@@ -79,7 +76,6 @@ def _realized(block: Any) -> Any:
 
 
 def _whole(regions: Sequence[Any]) -> list[Any]:
-    """Return the whole of each array of which a region is given, once."""
     found: list[Any] = []
     for region in regions:
         if not any(region.source.same_as(other.source) for other in found):
@@ -140,7 +136,6 @@ class _Result:
         return tvm.tirx.For(turn, *long_of(0, (end - start) // length), _SERIAL, body)
 
     def _at(self, places: Mapping[Any, Any], channel: Any, first: int) -> Any:
-        """Return the store for a channel that asks what the `first` of its run does."""
         moved = _Moved({**places, self._channel: channel}, self._channel, first)
         store = self._store
         return tvm.tirx.BufferStore(store.buffer, moved.of(store.value), [*map(moved.of, store.indices)])
@@ -153,11 +148,7 @@ class _Moved:
         self._places, self._channel, self._first = places, channel, np.array([first])
 
     def of(self, expression: Any) -> Any:
-        """Return the expression there.
-
-        Raises:
-            DialectError: it has a part of an unknown kind.
-        """
+        """Return the expression there."""
         return mapped(expression, self._changed)
 
     def _changed(self, part: Any) -> Any:
@@ -189,11 +180,7 @@ def _asked(expression: Any) -> tuple[list[Any], set[int]]:
 
 
 def _values(expression: Any, channel: Any, channels: Values) -> Values:
-    """Return what an expression of the channel is for each of some channels.
-
-    Raises:
-        DialectError: it depends on more than the channel.
-    """
+    """Return what an expression of the channel is for each of some channels."""
     if _same(expression, channel):
         return channels
     if isinstance(expression, tvm.tirx.IntImm):
@@ -206,7 +193,6 @@ def _values(expression: Any, channel: Any, channels: Values) -> Values:
 
 
 def _runs(answers: Values, group: int) -> Sequence[tuple[int, int]]:
-    """Return start and end of each run of turns (`group` channels each) with the same answers."""
     turns = answers.reshape(len(answers) // group, -1)
     cuts = 1 + np.flatnonzero((turns[1:] != turns[:-1]).any(axis=1))
     return list(pairwise([0, *map(int, cuts), len(turns)]))

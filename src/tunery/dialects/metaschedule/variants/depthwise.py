@@ -23,9 +23,6 @@ def designs(module: Any, lanes: int) -> Designs | None:
     """Return the function that turns a schedule of the module into the designs, for vectors of `lanes` floats.
 
     None if it is no depthwise convolution with channels last.
-
-    Raises:
-        DialectError: it is one that this does not apply to; the message says why.
     """
     schedule = tvm.s_tir.Schedule(module)
     if len(reductions(schedule)) != 1:

@@ -43,7 +43,6 @@ class Instruction:
 
     @property
     def transform(self) -> str:
-        """The name of what is done to weights for it."""
         return DOTS if self.depth == DOT_DEPTH else f"{DOTS}{self.depth}"
 
 
@@ -59,7 +58,6 @@ _INSTRUCTIONS = (
 
 
 def instruction_of(target: Any) -> Instruction | None:
-    """Return the instruction that products of bytes are computed by on a target; None if it has none."""
     has = tvm.target.codegen.target_has_features
     return next((one for one in _INSTRUCTIONS if has(one.feature, target)), None)
 
@@ -123,11 +121,7 @@ def _described(data: Any, weights: Any, sums: Any) -> Any:
 
 
 def rewrite(module: Any, target: Any) -> Rewritten | None:
-    """Return the module with its reduction as dot products of packed weights; None on targets without them.
-
-    Raises:
-        DialectError: there is no reduction that this applies to; the message says what is in the way.
-    """
+    """Return the module with its reduction as dot products of packed weights; None on targets without them."""
     instruction = instruction_of(target)
     if instruction is None:
         return None
@@ -208,11 +202,7 @@ def _core(found: _Dot, instruction: Instruction) -> Any:
 
 
 def designs(module: Any, target: Any) -> Any:
-    """Return the function that turns a schedule of what `rewrite` returns for a target into the designs.
-
-    Raises:
-        DialectError: its rows and channels are too few for a tile.
-    """
+    """Return the function that turns a schedule of what `rewrite` returns for a target into the designs."""
     instruction = instruction_of(target)
     assert instruction is not None, "rewrite has found it"
     schedule = tvm.s_tir.Schedule(module)

@@ -9,7 +9,6 @@ from tunery.dialects.metaschedule._tvm import tvm
 
 
 def looked_up(program: Any) -> list[Any]:
-    """Return the buffers that a program reads at places which it reads from memory."""
     read, found = variables_with_loads(program), list[Any]()
 
     def load(access: Any) -> None:
@@ -33,7 +32,6 @@ def variables_with_loads(program: Any) -> set[Any]:
 
 
 def has_load(expression: Any, read: Collection[Any]) -> bool:
-    """Return whether an expression reads memory, or one of the variables in `read`."""
     if isinstance(expression, tvm.ir.Var | tvm.tirx.IntImm):
         return expression in read
     end = tvm_ffi.structural.VisitInterrupt

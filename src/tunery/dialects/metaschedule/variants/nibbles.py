@@ -58,13 +58,11 @@ class _Expression:
         return self.zeros[group, block, lane].astype(dtype)
 
     def unpacked(self, group: Any, part: Any, half: Any, lane: Any) -> Any:
-        """Return a weight less its zero point in float32."""
         byte = self.weights[group, part, lane].astype("int32")
         bits = tvm.tirx.Select(half == 0, byte & tvm.tirx.const(15, "int32"), byte >> tvm.tirx.const(4, "int32"))
         return bits.astype("float32") - self.zero(group, part // self.each, lane, "float32")
 
     def scaled(self, term: Callable[..., Any], channels: int) -> Any:
-        """Return the result: the sums over blocks of a `term` by row, group, lane and block times its scale."""
         block = _axis(self.blocks, "block")
         return self.result(
             lambda r, g, lane: tvm.te.sum(term(r, g, lane, block) * self.scales[g, block, lane], axis=block), channels
@@ -310,7 +308,6 @@ def _design_of_many(schedule: Any, rows: int, vectors: int) -> Any:
 
 
 def _result(s: Any) -> Any:
-    """Return the block that writes the result, with those between it and the sums inlined."""
     *between, result = s.get_child_blocks(s.get_sblock("root"))[_names(s).index(_SUMS) + 1 :]
     for block in between:
         s.compute_inline(block)

@@ -67,9 +67,6 @@ def rewrite(module: Any, lanes: int) -> Rewritten | None:
     """Return the module with its reduction computed for more output rows or channels; what surrounds it stays.
 
     None where that is not needed: its channels fill whole vectors, and its rows can be tiled.
-
-    Raises:
-        DialectError: there is no reduction that this applies to; the message says what is in the way.
     """
     found = Product(module["main"])
     rows, channels = padded_rows(found.rows), found.channels
@@ -119,7 +116,6 @@ class Product(Fused):
         return data.source, weights.source, block.body.buffer
 
     def factor(self, expression: Any) -> Any:
-        """Return what is read of an operand that is `expression` in the product."""
         return expression
 
     @override
@@ -168,11 +164,7 @@ def _core(found: Product, rows: int, channels: int, *, wider: bool) -> Any:
 
 
 def moved(expression: Any, places: Mapping[Any, Any]) -> Any:
-    """Return an index expression with other variables.
-
-    Raises:
-        DialectError: it has a variable that has no place, or is more than sums and products.
-    """
+    """Return an index expression with other variables."""
     if isinstance(expression, tvm.ir.Var):
         if expression not in places:
             raise DialectError("its channels are used elsewhere")

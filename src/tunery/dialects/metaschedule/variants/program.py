@@ -34,7 +34,6 @@ def program_key(module: Any) -> str:
 
 
 def normalised(function: Any) -> Any:
-    """Return a one-function IRModule named `main`, without the attributes that are noise for code generation."""
     function = function.with_attr("global_symbol", "main")
     for noise in ("op_pattern",):
         function = function.without_attr(noise)
@@ -42,7 +41,6 @@ def normalised(function: Any) -> Any:
 
 
 def tvm_target(target: Target) -> Any:
-    """Return TVM's own target object."""
     return open_target(target.config)
 
 
@@ -57,11 +55,7 @@ class DesignSpace:
 
     @cached_property
     def designs(self) -> tuple[Any, ...]:
-        """The design space: generated (post-order application of MetaSchedule's rules) when it is first asked for.
-
-        Raises:
-            DialectError: MetaSchedule cannot handle the program.
-        """
+        """The design space: generated (post-order application of MetaSchedule's rules) when it is first asked for."""
         try:
             return tuple(self.context.generate_design_space())
         except Exception as error:
@@ -90,7 +84,6 @@ class DesignSpace:
 
 
 def _loop_kinds(module: Any) -> list[set[int]]:
-    """Return which types of iteration each block of a program has, [] where that cannot be told."""
     schedule = tvm.s_tir.Schedule(module)
     try:
         blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
@@ -100,20 +93,12 @@ def _loop_kinds(module: Any) -> list[set[int]]:
 
 
 def open_space(module: Any, target: Any) -> DesignSpace:
-    """Return the space of a program.
-
-    Raises:
-        DialectError: MetaSchedule cannot handle the program.
-    """
+    """Return the space of a program."""
     return open_variant(generic(module, target), target)
 
 
 def open_variant(variant: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
-    """Return the space of a variant.
-
-    Raises:
-        DialectError: MetaSchedule cannot handle the program.
-    """
+    """Return the space of a variant."""
     try:
         context = meta_schedule.TuneContext(
             mod=variant.module,
@@ -144,9 +129,6 @@ def parsed(workload_key: str, program: str) -> Any:
     """Return a workload's module.
 
     TVM's upgrade from older versions, which takes ten times as long, is left out: keys say the version.
-
-    Raises:
-        DialectError: it is not the program that the key names.
     """
     module = tvm_ffi.serialization.from_json_graph_str(program)
     key = program_key(tvm.IRModule({"main": module["main"]}))  # without what its network was lowered without
@@ -159,11 +141,7 @@ def parsed(workload_key: str, program: str) -> Any:
 
 
 def identify(task: Task, body: str) -> Candidate:
-    """Return the candidate that a body describes, with the key of the program that it lowers to.
-
-    Raises:
-        DialectError: it is not a body, or it does not replay on the task's program.
-    """
+    """Return the candidate that a body describes, with the key of the program that it lowers to."""
     return Candidate(program_key(replay(space_for(task, body), body).mod), task.key, body)
 
 
@@ -186,20 +164,12 @@ def variants(task: Task) -> Variants:
 
 
 def space_of(task: Task, variant: str = GENERIC) -> DesignSpace:
-    """Return the parsed task; parsed once per process.
-
-    Raises:
-        DialectError: the task has no such variant, or MetaSchedule cannot handle it.
-    """
+    """Return the parsed task; parsed once per process."""
     return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)), variant)
 
 
 def space_for(task: Task, body: str) -> DesignSpace:
-    """Return the space that a candidate's body belongs to.
-
-    Raises:
-        DialectError: as `space_of`, or it is not a body.
-    """
+    """Return the space that a candidate's body belongs to."""
     return space_of(task, read_body(body)[0])
 
 
@@ -216,11 +186,7 @@ def trace_body(trace: Any, space: DesignSpace) -> str:
 
 
 def replay(space: DesignSpace, body: str) -> Any:
-    """Return the schedule a candidate's body describes, post-processing included.
-
-    Raises:
-        DialectError: the body is not a trace of this program, or breaks one of the target's limits.
-    """
+    """Return the schedule a candidate's body describes, post-processing included."""
     check_body(body)
     schedule = tvm.s_tir.Schedule(space.module)
     if body == UNSCHEDULED:
@@ -247,33 +213,23 @@ def post_process(schedule: Any, space: DesignSpace) -> bool:
 
 
 def scheduled_module(task: Task, candidate: Candidate) -> Any:
-    """Return the scheduled IRModule of a candidate.
-
-    Raises:
-        DialectError: it does not replay, or replays to another program than its key says.
-    """
+    """Return the scheduled IRModule of a candidate."""
     module = replay(space_for(task, candidate.body), candidate.body).mod
     check_key(module, candidate)
     return module
 
 
 def check_key(module: Any, candidate: Candidate) -> None:
-    """Check that a replayed program is the one the candidate's records speak of.
-
-    Raises:
-        DialectError: it is another.
-    """
+    """Check that a replayed program is the one the candidate's records speak of."""
     if program_key(module) != candidate.key:
         raise DialectError(f"candidate {candidate.key} replays to another program; was it made by another TVM version?")
 
 
 def unscheduled(task: Task) -> Candidate:
-    """Return the program as it came, as a candidate."""
     return Candidate(program_key(space_of(task).module), task.key, UNSCHEDULED, Origin.BASELINE)
 
 
 def reference(task: Task) -> Candidate:
-    """Return the reordered program as a candidate, or the unscheduled one where there is nothing to reorder."""
     module = space_of(task).module
     plain = unscheduled(task)
     try:

@@ -37,19 +37,11 @@ class Fused:
         self._check_surroundings(blocks, position)
 
     def operands(self, block: Any) -> tuple[Any, Any, Any]:
-        """Return data, weights and output of the reduction.
-
-        Raises:
-            DialectError: it is not of the kind that is rewritten.
-        """
+        """Return data, weights and output of the reduction."""
         raise NotImplementedError
 
     def check(self, weights: list[int]) -> None:
-        """Look at the shapes.
-
-        Raises:
-            DialectError: they are not what can be rewritten.
-        """
+        """Look at the shapes."""
         raise NotImplementedError
 
     @property
@@ -163,11 +155,7 @@ def _free(function: Any) -> list[int]:
 
 
 def shape_of(buffer: Any) -> list[int]:
-    """Return a buffer's shape.
-
-    Raises:
-        DialectError: it is not static.
-    """
+    """Return a buffer's shape."""
     try:
         return [int(d) for d in buffer.ty.shape]
     except (TypeError, ValueError) as error:
@@ -175,11 +163,7 @@ def shape_of(buffer: Any) -> list[int]:
 
 
 def mapped(expression: Any, change: Callable[[Any], Any]) -> Any:  # noqa: PLR0911 - one for each kind of part
-    """Return an expression with parts replaced by what `change` returns for them; None: what they consist of is next.
-
-    Raises:
-        DialectError: it has a part of an unknown kind.
-    """
+    """Return an expression with parts replaced by what `change` returns; None: it looks at their parts."""
     found = change(expression)
     if found is not None:
         return found

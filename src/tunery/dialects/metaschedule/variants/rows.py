@@ -34,9 +34,6 @@ def rewrite(module: Any, lanes: int) -> Any:
     """Return the module with one loop over its rows, for vectors of `lanes` floats.
 
     None if it is not a program that takes rows along the last axis to rows, with a sum or the like over each.
-
-    Raises:
-        DialectError: it is one that this does not apply to; the message says why.
     """
     schedule = tvm.s_tir.Schedule(module)
     *rows, width = shape_of(module["main"].params[-1])
@@ -59,7 +56,6 @@ def rewrite(module: Any, lanes: int) -> Any:
 
 
 def designs(schedule: Any) -> list[Any]:
-    """Return the one design of what `rewrite` returns: threads share the rows."""
     [row] = schedule.get_loops(schedule.get_sblock(NAME))
     outer, _ = schedule.split(row, schedule.sample_perfect_tile(row, 2, _MOST_ROWS))
     schedule.parallel(outer)
@@ -70,7 +66,6 @@ _WIDE, _SUM, _ONE = "a value for each place", "a sum over the row", "a value for
 
 
 def _kind(block: Any, rows: Sequence[int], width: int) -> str:
-    """Return what a block computes of each row, "" if something else."""
     spatial, reduced = (extents_of(block, reduced=which) for which in (False, True))
     while len(spatial) > len(rows) and spatial[-1] == 1 and width > 1:  # an axis that is kept
         spatial = spatial[:-1]
@@ -178,7 +173,6 @@ class _Program:
             return self._store(sums, combine(sums[to], more), to)
 
         def vector(number: Any, which: Any) -> Any:
-            """Return how the vector of that number is taken into the sums of one of the spread."""
             return self._lanes(length, lambda lane: taken_in(which * length + lane, term(number * length + lane)))
 
         def folded(half: int) -> Any:
@@ -203,7 +197,6 @@ class _Program:
         return [*steps, *map(folded, halves), self._store(self._kept[store.buffer], sums[long_of(0)[0]])]
 
     def _everywhere(self, step: At) -> list[Any]:
-        """Return a step for all places of the row, in vectors."""
         length, turn = self._length, variable("turn")
         body = self._lanes(length, lambda lane: step(turn * length + lane))
         steps = [tvm.tirx.For(turn, *long_of(0, self._width // length), _SERIAL, body)]
@@ -225,7 +218,6 @@ class _Program:
         return tvm.tirx.BufferStore(buffer, value, [long_of(0)[0] if at is None else at])
 
     def _places(self) -> list[Any]:
-        """Return the row's number on each axis."""
         count, places = 1, list[Any]()
         for extent in reversed(self._rows):
             number = tvm.tirx.floordiv(self._row, long_of(count)[0]) if count > 1 else self._row

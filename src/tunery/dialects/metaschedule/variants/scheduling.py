@@ -26,13 +26,11 @@ class Around:
 
 
 def reductions(schedule: Any) -> list[int]:
-    """Return the places of the reductions among a schedule's blocks."""
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     return [place for place, block in enumerate(blocks) if extents_of(schedule.get(block), reduced=True)]
 
 
 def around_reduction(schedule: Any) -> Around:
-    """Take a schedule apart that has one reduction."""
     [place] = reductions(schedule)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     found = schedule.get(blocks[place])
@@ -54,7 +52,6 @@ def result_of(schedule: Any, around: Around) -> Any:
 
 
 def unroll(schedule: Any, *loops: Any) -> None:
-    """Unroll each of the loops."""
     for loop in loops:
         schedule.unroll(loop)
 

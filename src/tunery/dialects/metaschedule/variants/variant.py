@@ -150,17 +150,12 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
 
 
 def write_body(variant: str, trace: Sequence[Any]) -> str:
-    """Return the body of a candidate: the trace, with its variant unless that is the generic one."""
     data = trace if variant == GENERIC else {"expression": variant, "trace": trace}
     return json.dumps(data, separators=(",", ":"))
 
 
 def read_body(body: str) -> tuple[str, Any]:
-    """Return a body's variant and its trace as JSON data, None for programs that a body names by a word or nothing.
-
-    Raises:
-        DialectError: it is not a body.
-    """
+    """Return a body's variant and its trace as JSON data, None for programs that a body names by a word or nothing."""
     try:
         data = json.loads(body) if body.startswith(("[", "{")) else None
         return (str(data["expression"]), data["trace"]) if isinstance(data, dict) else (GENERIC, data)
@@ -178,7 +173,6 @@ def with_left_out(candidate: Candidate, left_out: Mapping[str, str]) -> Candidat
 
 
 def read_left_out(body: str) -> dict[str, str]:
-    """Return what `with_left_out` has written into a body."""
     return dict(json.loads(body).get("left_out", {})) if body.startswith("{") else {}
 
 

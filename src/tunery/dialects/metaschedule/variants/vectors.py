@@ -10,7 +10,6 @@ _MOST_VECTORS = 4
 
 
 def lanes_of(target: Any) -> int:
-    """Return how many floats a vector of the target holds."""
     return int(tvm.target.codegen.llvm_get_vector_width(target)) // _FLOAT_BITS
 
 

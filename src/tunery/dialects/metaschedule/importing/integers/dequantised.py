@@ -98,7 +98,6 @@ class _Numbers:
         return name
 
     def bias(self, name: str, data_scale: str, weights_scale: str) -> str:
-        """Return the numbers of a bias, whose scale is the product of two."""
         scale = (self.array(data_scale).reshape(()) * self.array(weights_scale)).astype(np.float32)
         scale = scale.reshape(()) if scale.size == 1 else scale.reshape(-1)
         return self.real([name, self.constant(scale), self.constant(np.zeros(scale.shape, np.int32))])

@@ -184,7 +184,6 @@ def _is_plain(attributes: Mapping[str, Any]) -> bool:
 
 
 def _in_bytes(bits: Array) -> Array:
-    """Return what `numbers` takes."""
     even = np.pad(bits, [(0, 0), (0, bits.shape[1] % 2)])
     made: Array = even[:, 0::2] | even[:, 1::2] << _BITS
     return made

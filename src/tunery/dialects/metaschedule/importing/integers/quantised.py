@@ -71,7 +71,6 @@ class _Products:
         return numpy_helper.to_array(self._constants[name]) if name in self._constants else None
 
     def _quantised(self, name: str) -> _Quantised | None:
-        """Return what a value is dequantised from, None if it is not."""
         node = self._made_by.get(name)
         if node is None or node.op_type != "DequantizeLinear" or _attributes(node).get("block_size"):
             return None
@@ -128,7 +127,6 @@ class _Products:
         )
 
     def _target(self, node: onnx.NodeProto) -> tuple[Array, Array] | None:
-        """Return the scale and the zero point that a node quantises by, None if it does something else."""
         if node.op_type != "QuantizeLinear" or len(node.input) < 3:
             return None
         scale, zero = self._constant(node.input[1]), self._constant(node.input[2])
@@ -307,7 +305,6 @@ def _taken() -> str:
 
 
 def shift_of(kind: str) -> int:
-    """Return what `as_taken` adds to bytes of a type."""
     return 0 if kind == _taken() else _BYTE if kind == "int8" else -_BYTE
 
 

@@ -305,7 +305,6 @@ def extreme(*, largest: bool) -> Convert:
 
 
 def extreme_of_truths(*, largest: bool) -> Convert:
-    """Return the rule of an extreme of truth values; None for others."""
     rule = extreme(largest=largest)
     return lambda builder, inputs, attributes: (
         rule(builder, inputs, attributes) if dtype_of(inputs[0]) == "bool" else None

@@ -14,21 +14,15 @@ Convert = Callable[[Any, list[Any], dict[str, Any]], Any]
 
 
 def emit(builder: Any, expression: Any) -> Any:
-    """Return an expression with its type."""
     return builder.normalize(expression)
 
 
 def emitter(builder: Any) -> Callable[[Any], Any]:
-    """Return `emit` for one builder."""
     return functools.partial(emit, builder)
 
 
 def shape_of(value: Any, operator: str) -> list[int]:
-    """Return an input's dimensions.
-
-    Raises:
-        DialectError: one of them is not known.
-    """
+    """Return an input's dimensions."""
     try:
         return [int(dim) for dim in value.ty.shape]
     except (TypeError, ValueError) as error:
@@ -46,7 +40,6 @@ def const_like(value: Any, like: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return an attribute as text."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

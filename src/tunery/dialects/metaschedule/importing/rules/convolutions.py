@@ -12,12 +12,10 @@ _RANK = 3
 
 
 def as_one_row(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Return a 1-D convolution as a 2-D one; None of any other."""
     return _of_one_row(builder, inputs, attributes, relax.op.nn.conv2d)
 
 
 def transposed_as_one_row(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Return a 1-D transposed convolution as a 2-D one; None of any other, and of those with groups."""
     if int(attributes.get("group", 1)) != 1:
         return None
     more = int(attributes.get("output_padding", [0])[0])

@@ -61,7 +61,6 @@ def _multi_head(graph: Graph, node: onnx.NodeProto, attributes: dict[str, object
 
 
 def _mask(graph: Graph, node: onnx.NodeProto, at: int, sizes: tuple[int, int, int]) -> str:
-    """Look at a mask of `sizes`: the batch, the queries and the keys."""
     if not _given(node, at):
         return ""
     batch, steps, total = sizes

@@ -50,7 +50,6 @@ def layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> A
 
 
 def lp_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Divide by the norm along an axis; a norm of zero leaves zeros."""
     (x,) = inputs
     axis, order = int(attributes.get("axis", -1)), int(attributes.get("p", 2))
     size = emit(builder, relax.op.abs(x) if order == 1 else relax.op.multiply(x, x))
@@ -143,7 +142,6 @@ def _by_groups(builder: Any, x: Any, count: int, affine: tuple[Any, Any], attrib
 
 
 def _members(count: int, each: int) -> Any:
-    """Return which of `count` groups has which channel, as ones."""
     return np.repeat(np.eye(count, dtype=np.float32), each, 1)
 
 
@@ -170,7 +168,6 @@ def rms_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any
 
 
 def simplified(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Divide by the root of the mean square, and scale; the second output is the inverse of that root."""
     x, scale = inputs
     axis = int(attributes.get("axis", -1)) % len(shape_of(x, "SimplifiedLayerNormalization"))
     y, inverse = _by_root(builder, x, scale, axis, float(attributes.get("epsilon", 1e-5)))
@@ -201,7 +198,6 @@ def skip_layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any])
 
 
 def skip_simplified(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Do as `skip_layer_norm` without a mean; the second output, which has no meaning, is the inverse root as well."""
     x, skip, scale, bias = (*inputs, None)[:4]
     total = _sum(builder, [x, skip, bias])
     rank = len(shape_of(total, "SkipSimplifiedLayerNormalization"))

@@ -17,11 +17,7 @@ _LEAST_CHANNELS, _MOST_CHANNELS, _MOST_COLUMNS = 16, 64, 32  # of the plane that
 
 
 def fused_matmul(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Multiply matrices that are first turned over, and scale the result (FusedMatMul of com.microsoft).
-
-    Raises:
-        DialectError: the batch is exchanged with the rows.
-    """
+    """Multiply matrices that are first turned over, and scale the result (FusedMatMul of com.microsoft)."""
     if attributes.get("transBatchA") or attributes.get("transBatchB"):
         raise DialectError("it exchanges the batch with the rows")
     run = emitter(builder)
@@ -109,11 +105,7 @@ def integer_matmul(builder: Any, inputs: Sequence[Any], _: Mapping[str, Any]) ->
 
 
 def integer_convolution(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    """Do as `integer_matmul` for a 2-D convolution.
-
-    Raises:
-        DialectError: it is another one.
-    """
+    """Do as `integer_matmul` for a 2-D convolution."""
     data, kernel, point, zero = (*inputs, None, None)[:4]
     run = emitter(builder)
     weights = _centred(kernel, zero)
@@ -146,7 +138,6 @@ def _is_one(point: Any) -> bool:
 
 
 def _less_zeros(run: Any, sums: Any, data: Any, point: Any, zeros: Any) -> Any:
-    """Return sums less what the data's zero point has added, and what `as_taken`."""
     shift = np.int32(shift_of(dtype_of(data)))
     if point is None:
         return run(relax.op.subtract(sums, relax.const(shift * zeros, "int32"))) if shift else sums

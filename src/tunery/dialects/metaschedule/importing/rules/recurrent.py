@@ -38,7 +38,6 @@ class _Cell:
         return [self.emit(value) for value in _parts(self.emit, value, count, -1)]
 
     def rows(self, weights: Any, begin: int, end: int) -> Any:
-        """Return some gates' rows of weights or biases."""
         taken = relax.op.strided_slice(weights, [0], [begin * self.hidden], [end * self.hidden])
         return self.emit(taken)
 

@@ -74,7 +74,6 @@ def _outside(node: onnx.NodeProto, known: frozenset[str]) -> str:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """Return an attribute's value, text as `str`."""
     found = next((one for one in node.attribute if one.name == name), None)
     if found is None:
         return default

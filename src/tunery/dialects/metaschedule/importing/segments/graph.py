@@ -31,7 +31,6 @@ class Segment:
 
     @property
     def is_static(self) -> bool:
-        """Whether the sizes of all outputs are known."""
         return all(self.ranked) and not any(_UNKNOWN in spec.shape for spec in self.outputs)
 
 
@@ -59,7 +58,6 @@ class Graph:
         self.producer = {name: at for at, node in enumerate(self.nodes) for name in node.output if name}
 
     def readers(self, name: str) -> list[onnx.NodeProto]:
-        """Return the nodes that read a value."""
         return self._readers.get(name, [])
 
     def is_number_tensor(self, name: str) -> bool:
@@ -87,11 +85,7 @@ class Graph:
         return shape is not None and _UNKNOWN not in shape
 
     def spec(self, name: str) -> TensorSpec:
-        """Return a value as a spec, without dimensions where its rank is not known.
-
-        Raises:
-            DialectError: it is no tensor of numbers.
-        """
+        """Return a value as a spec, without dimensions where its rank is not known."""
         if not self.is_number_tensor(name):
             raise DialectError(f"the value {name!r} between two parts of the network is not a tensor of numbers")
         return TensorSpec(name, self.shape(name) or (), self._dtype(name))
@@ -106,14 +100,12 @@ class Graph:
         return int(self._types[name].tensor_type.elem_type) if name in self._types else 0
 
     def info(self, name: str) -> onnx.ValueInfoProto:
-        """Return a value as a model declares it."""
         found = onnx.ValueInfoProto(name=name)
         found.type.CopyFrom(self._types[name])
         return found
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node reads, its nested graphs included; their own values may be among it."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for nested in (attribute.g, *attribute.graphs):
@@ -142,11 +134,7 @@ def groups(graph: Graph, elsewhere: Collection[int]) -> list[list[int]]:
 
 
 def split(graph: Graph, elsewhere: Collection[int]) -> tuple[onnx.ModelProto, list[Segment]]:
-    """Return the model with a node in place of each group of nodes in `elsewhere`, and the groups as models.
-
-    Raises:
-        DialectError: what goes from one part to another is no tensor of numbers.
-    """
+    """Return the model with a node in place of each group of nodes in `elsewhere`, and the groups as models."""
     grouped = groups(graph, elsewhere)
     segments = [_segment(graph, nodes) for nodes in grouped]
     parts: list[tuple[Sequence[int], onnx.NodeProto]] = [
@@ -214,5 +202,4 @@ def _in_order(graph: Graph, parts: Sequence[tuple[Sequence[int], onnx.NodeProto]
 
 
 def named(graph: Graph, reasons: Mapping[int, str]) -> dict[str, str]:
-    """Return the reasons by the nodes' labels."""
     return {graph.labels[at]: reasons[at] for at in sorted(reasons)}

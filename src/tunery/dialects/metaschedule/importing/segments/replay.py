@@ -112,7 +112,6 @@ def _is_parameter(value: Array) -> bool:
 
 
 def _rounds(node: onnx.NodeProto) -> bool:
-    """Return whether a node may round to the neighbouring integer."""
     return "Quantize" in node.op_type or node.op_type.startswith("QLinear")
 
 

@@ -41,11 +41,7 @@ def name_of(tile: int) -> str:
 
 
 def rewrite(module: Any, tile: int) -> Rewritten:
-    """Return the module with its convolution computed by Winograd; what surrounds the convolution stays.
-
-    Raises:
-        DialectError: there is no convolution that this applies to; the message says what is in the way.
-    """
+    """Return the module with its convolution computed by Winograd; what surrounds the convolution stays."""
     found = _Convolution(module["main"])
     if not found.constant:
         raise DialectError("the weights are not constant, or too few to be packed")
@@ -148,7 +144,6 @@ def _core(found: _Convolution, tile: int) -> Any:
 
 
 def _row(matrix: Matrix, index: Any, load: Any) -> Any:
-    """Return the product of row `index` with the loaded vector; with a constant index only its own terms are left."""
     sums = [_combination(row, load) for row in matrix]
     chosen = sums[-1]
     for i in range(len(sums) - 2, -1, -1):

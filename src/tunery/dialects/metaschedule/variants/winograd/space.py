@@ -17,11 +17,7 @@ _REGISTER_VECTORS, _REGISTER_ROWS, _UNROLLED = 4, 16, 4  # the most that is trie
 
 
 def lanes_of(channels: tuple[int, int], target: Any) -> int:
-    """Return the vector length in elements: the widest that the target has and both numbers of channels hold.
-
-    Raises:
-        DialectError: none does.
-    """
+    """Return the vector length in elements: the widest that the target has and both numbers of channels hold."""
     width = int(tvm.target.codegen.llvm_get_vector_width(target)) // _FLOAT_BITS
     for lanes in _LANES:
         if lanes <= width and all(count % lanes == 0 for count in channels):
@@ -70,7 +66,6 @@ class _Design:
         return s
 
     def _inline(self) -> None:
-        """Inline padding into the patches, and the convolution and all but the last block after it into that."""
         s = self._s
         blocks = s.get_child_blocks(s.get_sblock("root"))
         names = [str(s.get(block).name_hint) for block in blocks]

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunery.devices import Device
-from tunery.devices.fake import FakeDevice
 from tunery.dialects import Array, Kernel
-from tunery.dialects.fake._script import TaskScript
-from tunery.dialects.fake._space import FakeSpace
-from tunery.dialects.fake._workloads import compute
 from tunery.domain import digest
+from tunery.testing.fake_device import FakeDevice
+from tunery.testing.fake_dialect._script import TaskScript
+from tunery.testing.fake_dialect._space import FakeSpace
+from tunery.testing.fake_dialect._workloads import compute
 
 _MIB = 1 << 20
 _BURST_WINDOW = 8
@@ -28,7 +28,6 @@ class NoiseClock:
         self.samples = 0
 
     def disturb(self, script: TaskScript, candidate: str) -> float:
-        """Return the factor on the next sample."""
         number = self.samples
         self.samples += 1
         rng = np.random.default_rng(int(digest(str(script.seed), candidate, str(number)), 16))
@@ -128,11 +127,7 @@ def poison_of(array: Array) -> float | int:
 
 
 def misbehave(fault: str | None) -> None:
-    """Act out a fault that ends or hangs this process, or fails the call; return for any other.
-
-    Raises:
-        RuntimeError: the fault is `fail`.
-    """
+    """Act out a fault that ends or hangs this process, or fails the call; return for any other."""
     if fault == "fail":
         raise RuntimeError("the scripted kernel failed to run")
     if fault in ("segfault", "build_crash"):

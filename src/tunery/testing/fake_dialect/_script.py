@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from tunery._errors import DialectError, ModelError
-from tunery.dialects.fake._workloads import KINDS, OPERATORS, arguments, flop
 from tunery.domain import Network, TensorSpec, canonical_json, digest
+from tunery.testing.fake_dialect._workloads import KINDS, OPERATORS, arguments, flop
 
 BUILD_FAULTS = frozenset({"refuse", "build_crash", "build_hang"})
 RUN_FAULTS = frozenset({"fail", "segfault", "hang", "hang_gil", "eat"})
@@ -81,7 +81,6 @@ class FakeProgram:
     script: TaskScript
 
     def dump(self) -> str:
-        """Return the program as canonical JSON; options at their default are left out."""
         default = TaskScript()
         options = {
             one.name: getattr(self.script, one.name)
@@ -92,11 +91,7 @@ class FakeProgram:
 
     @classmethod
     def parse(cls, text: str) -> "FakeProgram":
-        """Read a workload's program.
-
-        Raises:
-            DialectError: it is not a program of this dialect.
-        """
+        """Read a workload's program."""
         try:
             data = json.loads(text)
             options = data["script"]
@@ -107,12 +102,10 @@ class FakeProgram:
 
     @property
     def kind(self) -> str:
-        """The operator's family."""
         return KINDS[self.op]
 
     @property
     def flop(self) -> float:
-        """Operations of one execution."""
         return flop(self.op, self.script.size)
 
     @property
@@ -122,11 +115,7 @@ class FakeProgram:
 
 
 def parse_source(source: str) -> tuple[str, NetworkScript, TaskScript]:
-    """Read `fake:NAME[?option=value&...]`.
-
-    Raises:
-        ModelError: another scheme, an unknown option, or a value that cannot be right.
-    """
+    """Read `fake:NAME[?option=value&...]`."""
     name, _, query = source.removeprefix(_PREFIX).partition("?")
     if not source.startswith(_PREFIX) or not name:
         raise ModelError(f"source {source!r} is no fake network; write for example fake:small?tasks=2")
@@ -140,7 +129,9 @@ def parse_source(source: str) -> tuple[str, NetworkScript, TaskScript]:
         script = replace(task, faults=tuple(faults.items()))
         _check(network, script)
     except ValueError as error:
-        raise ModelError(f"source {source!r} cannot be right: {error}; see help(tunery.dialects.fake)") from error
+        raise ModelError(
+            f"source {source!r} cannot be right: {error}; see help(tunery.testing.fake_dialect)"
+        ) from error
     return name, network, script
 
 
@@ -148,9 +139,6 @@ def fake_network(source: str) -> Network:
     """Return the network that `source` (`fake:NAME[?option=value&...]`) scripts; it has no file (`path` is empty).
 
     Its inputs and outputs are those of its tasks, one after the other: `t0.x`, `t0.w`, `t1.table`, ...
-
-    Raises:
-        ModelError: the source is malformed.
     """
     name, network, script = parse_source(source)
     inputs: list[TensorSpec] = []
@@ -165,7 +153,6 @@ def fake_network(source: str) -> Network:
 
 
 def programs(network: NetworkScript, script: TaskScript) -> list[FakeProgram]:
-    """Return the programs of all tasks of a network, tunable ones first."""
     ops = network.ops.split(",")
     faulty = {int(number) for number in network.fault_tasks.split(",") if number}
     healthy = replace(script, faults=(), baseline_fault="", reference_fault="")

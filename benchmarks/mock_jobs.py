@@ -55,7 +55,6 @@ class MockHost:
 
     @property
     def core(self) -> str:
-        """The scheduler's name for its cores."""
         return f"{self.name}/core"
 
 
@@ -103,7 +102,6 @@ class Rates:
     learn: float
 
     def of(self, kind: str) -> float:
-        """Return the rate of a kind of stage."""
         return float(getattr(self, kind))
 
 
@@ -246,6 +244,5 @@ def _roaming(chain: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def submission(job: MockJob) -> JobSubmitted:
-    """Return the event with which a mock job joins."""
     planned = sum(chain[0].size for chain in job.chains)
     return JobSubmitted(job.at_s, job.job_id, job.owner, job.weight, job.priority, planned)

@@ -57,10 +57,10 @@ Faults, each an option whose value is a share with a point (`segfault=0.05`) or 
 Candidates with wrong results look ten times faster than the fastest healthy one.
 """
 
-from tunery.dialects.fake._compiled import FakeCompiledNetwork
-from tunery.dialects.fake._dialect import FakeDialect
-from tunery.dialects.fake._kernel import FakeKernel
-from tunery.dialects.fake._script import FAULTS, WRONG, fake_network
-from tunery.dialects.fake._search import FakeProposer
+from tunery.testing.fake_dialect._compiled import FakeCompiledNetwork
+from tunery.testing.fake_dialect._dialect import FakeDialect
+from tunery.testing.fake_dialect._kernel import FakeKernel
+from tunery.testing.fake_dialect._script import FAULTS, WRONG, fake_network
+from tunery.testing.fake_dialect._search import FakeProposer
 
 __all__ = ["FAULTS", "WRONG", "FakeCompiledNetwork", "FakeDialect", "FakeKernel", "FakeProposer", "fake_network"]

@@ -24,13 +24,13 @@ from tunery.dialects import (
     Space,
     TaskSource,
 )
-from tunery.dialects.fake._compiled import FakeCompiledNetwork, combine_networks, workload_of, write_network
-from tunery.dialects.fake._files import read, write
-from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
-from tunery.dialects.fake._script import BUILD_FAULTS, FakeProgram, fake_network, parse_source, programs
-from tunery.dialects.fake._search import FakeProposer
-from tunery.dialects.fake._space import DEFAULT, FEATURE_NAMES, FEATURES, REFERENCE, FakeSpace, check_schedule
 from tunery.domain import Candidate, Network, Origin, Target, Task, Workload, canonical_json, digest
+from tunery.testing.fake_dialect._compiled import FakeCompiledNetwork, combine_networks, workload_of, write_network
+from tunery.testing.fake_dialect._files import read, write
+from tunery.testing.fake_dialect._kernel import FakeKernel, NoiseClock, misbehave, spend
+from tunery.testing.fake_dialect._script import BUILD_FAULTS, FakeProgram, fake_network, parse_source, programs
+from tunery.testing.fake_dialect._search import FakeProposer
+from tunery.testing.fake_dialect._space import DEFAULT, FEATURE_NAMES, FEATURES, REFERENCE, FakeSpace, check_schedule
 
 _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
@@ -200,19 +200,13 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
 
     @classmethod
     def run_compiled(cls, path: str | Path, inputs: Sequence[Array]) -> list[Array]:
-        """Run a compiled network on the network's inputs, in order, and return its outputs.
-
-        Raises:
-            DialectError: the file is no compiled network of this dialect.
-        """
+        """Run a compiled network on the network's inputs, in order, and return its outputs."""
         return FakeCompiledNetwork(Path(path), None)(*inputs)
 
     def candidate(self, task: Task, index: int) -> Candidate:
-        """Return the config with this index, for tests that plant a candidate."""
         return FakeSpace(task).candidate(index)
 
     def fault(self, task: Task, candidate: Candidate) -> str | None:
-        """Return what the script makes this candidate do wrong, None where it is healthy."""
         return FakeSpace(task).fault(candidate.body)
 
     def latency_s(self, task: Task, candidate: Candidate) -> float:
@@ -220,6 +214,5 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         return FakeSpace(task).latency_s(candidate.body)
 
     def best(self, task: Task) -> Candidate | None:
-        """Return the fastest healthy config, None where the task has none."""
         space = FakeSpace(task)
         return next((space.candidate(index) for index in space.healthy()), None) if space.size else None

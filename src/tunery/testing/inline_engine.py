@@ -16,9 +16,10 @@ from typing import Any, Self
 from typing_extensions import override
 
 from tunery._errors import CrashError, DeadlineError, EngineError
-from tunery.blobs import Blobs, FakeBlobs
+from tunery.blobs import Blobs
 from tunery.engines._base import Engine, OnUsage, WorkerSpec, check_deadline
 from tunery.engines._payload import Signatures, error_from_data, error_to_data, signatures
+from tunery.testing.fake_blobs import FakeBlobs
 
 _log = logging.getLogger(__name__)
 _KILLED = object()

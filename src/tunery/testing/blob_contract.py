@@ -6,8 +6,6 @@ Example:
             return MyBlobs(limit_bytes)
 """
 
-# ruff: noqa: D102 - the name of a check says what it checks
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

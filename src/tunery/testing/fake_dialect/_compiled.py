@@ -9,18 +9,17 @@ from tunery._archive import TARGETS, ArchiveError, new_archive, open_archive
 from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
-from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
-from tunery.dialects.fake._script import FakeProgram
-from tunery.dialects.fake._space import FakeSpace
-from tunery.dialects.fake._workloads import operator
 from tunery.domain import Candidate, Target, Task, TensorSpec, Workload
 from tunery.domain import digest as digest_of
+from tunery.testing.fake_dialect._kernel import FakeKernel, NoiseClock
+from tunery.testing.fake_dialect._script import FakeProgram
+from tunery.testing.fake_dialect._space import FakeSpace
+from tunery.testing.fake_dialect._workloads import operator
 
 _FORMAT = "fake-network"
 
 
 def workload_of(program: FakeProgram) -> Workload:
-    """Return the workload that a program describes."""
     text = program.dump()
     specs, outputs = program.arguments
     name, key = f"{program.op}_{program.index}", operator(program.op, program.script.size)
@@ -28,7 +27,6 @@ def workload_of(program: FakeProgram) -> Workload:
 
 
 def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candidate]]) -> None:
-    """Write a compiled network: tasks in the order of the network's inputs, each with the schedule to use."""
     parts = [
         {"program": task.workload.program, "tunable": task.tunable, "weight": task.weight, "body": candidate.body}
         for task, candidate in used
@@ -39,12 +37,7 @@ def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candida
 
 
 def combine_networks(files: Mapping[Path, str], path: Path) -> None:
-    """Write a file of several of one network, for different targets; the first is the best.
-
-    Raises:
-        UsageError: they are not that.
-        DialectError: one is no compiled network, or not that of its digest.
-    """
+    """Write a file of several of one network, for different targets; the first is the best."""
     found = [FakeCompiledNetwork(one, None, digest).data for one, digest in files.items()]
     programs = [[task["program"] for task in data["tasks"]] for data in found]
     targets = [data["target"] for data in found]

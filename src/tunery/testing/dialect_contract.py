@@ -1,7 +1,7 @@
 """What every dialect must keep, as a pytest suite that a plug-in's author runs on their own dialect.
 
     import pytest
-    from tunery.dialects.contract import DialectContract
+    from tunery.testing.dialect_contract import DialectContract
 
     class TestMyDialect(DialectContract):
         @pytest.fixture(scope="class")
@@ -54,20 +54,6 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
-from tunery.dialects._contract_help import (
-    AlignedZeros,
-    ContractFixtures,
-    Loaded,
-    NoDevice,
-    WholeDialect,
-    is_poison,
-    keys,
-    load,
-    needs,
-    outputs_of,
-    random_array,
-    tell_tale,
-)
 from tunery.domain import (
     Candidate,
     CheckState,
@@ -84,6 +70,20 @@ from tunery.domain import (
     Record,
     Target,
     Task,
+)
+from tunery.testing._dialect_help import (
+    AlignedZeros,
+    ContractFixtures,
+    Loaded,
+    NoDevice,
+    WholeDialect,
+    is_poison,
+    keys,
+    load,
+    needs,
+    outputs_of,
+    random_array,
+    tell_tale,
 )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError
-from tunery.dialects.fake._script import WRONG, FakeProgram, TaskScript
 from tunery.domain import Candidate, Origin, Task, canonical_json, digest
+from tunery.testing.fake_dialect._script import WRONG, FakeProgram, TaskScript
 
 DEFAULT, REFERENCE, TILED = "default", "reference", "tiled"
 _AXES = ("tile_x", "tile_y", "unroll")
@@ -27,13 +27,11 @@ class FakeSpace:
         self.size = int(np.prod(self.script.axes)) if task.tunable else 0
 
     def candidate(self, index: int, score: float | None = None) -> Candidate:
-        """Return the config with this index."""
         position = np.unravel_index(index, self.script.axes)
         body = {name: int(value) + 1 for name, value in zip(_AXES, position, strict=True)}
         return self._candidate({"schedule": TILED, **body}, Origin.SEARCH, score)
 
     def named(self, schedule: str, origin: Origin) -> Candidate:
-        """Return the `default` or the `reference` schedule."""
         return self._candidate({"schedule": schedule}, origin, None)
 
     def _candidate(self, body: dict[str, str | int], origin: Origin, score: float | None) -> Candidate:
@@ -41,20 +39,12 @@ class FakeSpace:
         return Candidate(digest(self.task.workload.key, text), self.task.key, text, origin, score)
 
     def identified(self, body: str) -> Candidate:
-        """Return the candidate of a body from elsewhere.
-
-        Raises:
-            DialectError: the body is no schedule of this task.
-        """
+        """Return the candidate of a body from elsewhere."""
         self.index(body)
         return self._candidate(json.loads(body), Origin.SEARCH, None)
 
     def index(self, body: str) -> int | None:
-        """Return a config's index, None for the default and the reference schedule.
-
-        Raises:
-            DialectError: the body is no schedule of this task.
-        """
+        """Return a config's index, None for the default and the reference schedule."""
         try:
             data = json.loads(body)
             if data in ({"schedule": DEFAULT}, {"schedule": REFERENCE}):
@@ -74,7 +64,6 @@ class FakeSpace:
         return faults[json.loads(body)["schedule"]] or None
 
     def absurd(self, body: str) -> bool:
-        """Return whether a config is not worth a build."""
         draw = int(digest("absurd", self.task.workload.key, body), 16) / 2.0**64
         return self.index(body) is not None and draw < self.script.absurd
 
@@ -96,7 +85,6 @@ class FakeSpace:
                 yield int(index)
 
     def features(self, body: str) -> list[float]:
-        """Return the position in the space with its squares and products, the task's size, and the target's threads."""
         index = self.index(body)
         position = np.unravel_index(index or 0, self.script.axes)
         u, v, w = (int(p) / max(1, n - 1) for p, n in zip(position, self.script.axes, strict=True))
@@ -116,11 +104,7 @@ class FakeSpace:
 
 
 def check_schedule(body: str) -> None:
-    """Check that a body is a schedule, of whatever task.
-
-    Raises:
-        DialectError: it is none.
-    """
+    """Check that a body is a schedule, of whatever task."""
     try:
         data = json.loads(body)
         named = data in ({"schedule": DEFAULT}, {"schedule": REFERENCE})

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery.devices import ConstantBuffers
-from tunery.devices.fake import FakeDevice
 from tunery.dialects import Array, Kernel
 from tunery.measuring.verification import is_float
+from tunery.testing.fake_device import FakeDevice
 
 Factors = npt.NDArray[np.float64]
 NoiseScript = Callable[[np.random.Generator, int], Factors]
@@ -17,12 +17,10 @@ NoiseScript = Callable[[np.random.Generator, int], Factors]
 
 
 def quiet() -> NoiseScript:
-    """No noise at all."""
     return lambda _, n: np.ones(n)
 
 
 def gaussian(sigma: float = 0.02) -> NoiseScript:
-    """Independent, two-sided."""
     return lambda generator, n: np.maximum(0.5, 1 + sigma * generator.standard_normal(n))
 
 
@@ -33,7 +31,6 @@ def heavy_tailed(index: float = 2.0, scale: float = 0.01) -> NoiseScript:
 
 
 def bimodal(share: float = 0.3, slower: float = 0.15, sigma: float = 0.01) -> NoiseScript:
-    """Each sample is in one of two modes."""
     return lambda generator, n: (1 + slower * (generator.random(n) < share)) * gaussian(sigma)(generator, n)
 
 
@@ -98,7 +95,6 @@ class FakeKernel(Kernel):
         self.buffers: ConstantBuffers | None = None
 
     def bind(self, inputs: Sequence[Array]) -> None:
-        """Keep copies of the inputs."""
         self._inputs = [array.copy() for array in inputs]
 
     def poison(self) -> None:
@@ -112,16 +108,13 @@ class FakeKernel(Kernel):
         self.buffers = buffers
 
     def run(self) -> None:
-        """Execute once."""
         self._execute(1)
 
     def time(self, calls: int) -> float:
-        """Execute `calls` times."""
         spent_s = self._execute(calls)
         return self._times.pop(0) if self._times else spent_s
 
     def outputs(self) -> list[Array]:
-        """Return copies of the outputs."""
         return [array.copy() for array in self._outputs]
 
     def _execute(self, calls: int) -> float:

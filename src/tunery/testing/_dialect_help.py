@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tunery.devices import ConstantBuffers, Device, open_device
-from tunery.devices.fake import FakeDevice
 from tunery.dialects import (
     Array,
     Capability,
@@ -25,6 +24,7 @@ from tunery.dialects import (
     TaskSource,
 )
 from tunery.domain import Candidate, DeviceDescription, Network, Outcome, Target, Task, TensorSpec
+from tunery.testing.fake_device import FakeDevice
 
 try:
     import pytest

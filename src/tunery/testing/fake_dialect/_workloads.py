@@ -32,7 +32,6 @@ def arguments(op: str, size: int) -> tuple[tuple[TensorSpec, ...], int]:
 
 
 def operator(op: str, size: int) -> str | None:
-    """Return the operator's key, None where it is none that other dialects know."""
     if op != "matmul":
         return None
     (x, w, _), _ = arguments(op, size)
@@ -45,11 +44,7 @@ def flop(op: str, size: int) -> float:
 
 
 def compute(op: str, inputs: Sequence[Array], split: int = 0) -> list[Array]:
-    """Return the operator's outputs; `split` reorders sums, so schedules differ by rounding as they do in compilers.
-
-    Raises:
-        IndexError: a gather's index is out of range; a compiled kernel would read foreign memory.
-    """
+    """Return the operator's outputs; `split` reorders sums, so schedules differ by rounding as they do in compilers."""
     if op == "matmul":
         x, w = inputs
         return _matmul(x, w, split)

@@ -6,8 +6,6 @@ Example:
             return MyEngine(on_usage=on_usage)
 """
 
-# ruff: noqa: D102 - the name of a check says what it checks
-
 import math
 import os
 from abc import ABC, abstractmethod
@@ -29,10 +27,10 @@ from tunery._errors import (
     TargetError,
 )
 from tunery.engines._base import Engine, HostControl, OnUsage, Role, WorkerSpec
-from tunery.engines._probe import Colour, Parcel
+from tunery.testing.engine_probe import Colour, Parcel
 
-PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
-STILLBORN = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Stillborn")
+PROBE = WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")
+STILLBORN = WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Stillborn")
 PATIENCE_S = 120.0
 """How long a check waits for what must happen; nothing passes or fails by being quick."""
 
@@ -228,7 +226,7 @@ class EngineContract(ABC):
         with pytest.raises(EngineError, match="importable"):
             engine.start(WorkerSpec(Role.BUILDER, "tunery.engines.nowhere:Nothing"))
         with pytest.raises(EngineError, match="importable"):
-            engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Nothing"))
+            engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Nothing"))
         with pytest.raises(TypeError, match="second"):
             engine.start(WorkerSpec(Role.BUILDER, PROBE.service, {"second": 1}))
         with pytest.raises(EngineError, match="nowhere"):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunery.dialects import Observation, Proposer
-from tunery.dialects.fake._kernel import misbehave, spend
-from tunery.dialects.fake._space import FEATURES, FakeSpace
 from tunery.domain import Candidate, Outcome
+from tunery.testing.fake_dialect._kernel import misbehave, spend
+from tunery.testing.fake_dialect._space import FEATURES, FakeSpace
 
 _ELITE = 8
 _MUTATED = 0.7

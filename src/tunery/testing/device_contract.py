@@ -1,7 +1,7 @@
 """What every device must keep, as a pytest suite that a plug-in's author runs on their own device.
 
     import pytest
-    from tunery.devices.contract import DeviceContract
+    from tunery.testing.device_contract import DeviceContract
 
     class TestMyDevice(DeviceContract):
         @pytest.fixture

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
+from mock_jobs import Mix, MockHost, MockJob, Step, submission
+
 from tunery.domain import HERE
 from tunery.scheduling._events import (
     CapacityChanged,
@@ -23,7 +25,6 @@ from tunery.scheduling._events import (
 )
 from tunery.scheduling._log import EventLog
 from tunery.scheduling._scheduler import Scheduler
-from tunery.scheduling.mock import Mix, MockHost, MockJob, Step, submission
 from tunery.scheduling.paces import HostLoad, Paces
 
 
@@ -68,7 +69,6 @@ class SimulationResult:
 
     @property
     def ratio(self) -> float:
-        """Makespan over its lower bound."""
         return self.makespan_s / self.bound_s if self.bound_s else 1.0
 
     @property
@@ -229,7 +229,6 @@ class _Simulation:
         heappush(self._queue, (at_s, self._count, what))
 
     def lose(self, loss: Loss) -> None:
-        """Plan a loss."""
         self.at(loss.at_s, partial(self._lose, loss))
 
     def run(self) -> SimulationResult:
@@ -258,7 +257,6 @@ class _Simulation:
             self._send(*self._feed(_Live(job), now_s))
 
     def _open(self, host: MockHost, now_s: float) -> None:
-        """Let a host join."""
         self._up[host.name] = host
         self._resize(host.core, host.cores, now_s)
 

@@ -15,11 +15,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        DialectError: the file is missing, torn, or holds something else.
-    """
+    """Read a JSON object."""
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError) as error:

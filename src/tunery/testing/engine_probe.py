@@ -43,24 +43,19 @@ class Probe:
         self._home = home
 
     def echo(self, parcel: Parcel) -> Parcel:
-        """Return the parcel, having seen that it arrived as one."""
         assert type(parcel) is Parcel
         return parcel
 
     def echo_bytes(self, data: bytes) -> bytes:
-        """Return the bytes."""
         return data
 
     def echo_float(self, value: float) -> float:
-        """Return the number."""
         return value
 
     def echo_many(self, parcels: list[Parcel], colour: Colour | None = None) -> tuple[list[Parcel], Colour | None]:
-        """Return both arguments."""
         return parcels, colour
 
     def home(self) -> Path | None:
-        """Return the setting `home`."""
         return self._home
 
     def reverse(self, digest: BlobDigest) -> BlobDigest:
@@ -94,16 +89,13 @@ class Probe:
         return os.getpid()
 
     def where(self) -> tuple[int, int]:
-        """Return process and thread."""
         return os.getpid(), threading.get_ident()
 
     def fail(self, kind: str, message: str) -> None:
-        """Raise ModelError, TargetError, DialectError or (any other word) ValueError."""
         kinds: dict[str, type[Exception]] = {"model": ModelError, "target": TargetError, "dialect": DialectError}
         raise kinds.get(kind, ValueError)(message)
 
     def lie(self) -> int:
-        """Return what the annotation does not say."""
         return "not a number"  # type: ignore[return-value]
 
 
@@ -114,5 +106,4 @@ class Stillborn:
         raise KeyError("nothing to start from")
 
     def count(self) -> int:
-        """Never reached."""
         return 0
