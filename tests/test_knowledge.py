@@ -23,7 +23,8 @@ SCRIPTED = ("fake:",)
 ROOMS = {
     COMPILER: ("dialects/metaschedule/", "dialects/iree/"),
     PROCESSOR: ("dialects/metaschedule/", "devices/cpu/", "_processor.py"),
-    SYSTEM: ("devices/cpu/", "engines/local/"),  # a local engine starts, places and ends processes of this system
+    # A local engine starts, places and ends processes of this system.
+    SYSTEM: ("devices/cpu/", "engines/local/", "_processor.py"),
     SCRIPTED: ("testing/",),
 }
 # Imports of a plug-in by its name: others find it by its entry point.
@@ -39,8 +40,6 @@ EXCEPTIONS = {
     ("_sandbox.py", "/proc /sys"): "a sandbox is made of this system's namespaces",
     ("store/database/lease.py", "/proc /sys"): "who holds a lease: this start of this machine, these process numbers",
     ("testing/engine_contract.py", "sched_getaffinity"): "places a worker of any engine on a core that there is",
-    ("_processor.py", "sched_getaffinity"): "the threads of a network that is loaded by itself",
-    ("_processor.py", "/proc"): "the instructions that such a network needs",
     ("dialects/metaschedule/search/limits.py", "/sys"): "a thread's share of a cache decides what is worth a build",
 }
 

@@ -1,12 +1,12 @@
-"""What this process may use of the processor: cores, and the instructions that a compiled file needs.
+"""What this process may use: cores and memory, as control groups grant them, and instructions, of which others end it.
 
-Code with others would end the process. And what compilers call another host's ARM processor.
+And what compilers call another host's ARM processor.
 """
 
 import ctypes
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ _X86 = ("avxvnni", "avx512bf16", "amxtile", "amxint8", "amxbf16")
 _ARM_BITS = {"sve2": 1, "i8mm": 13, "bf16": 14}
 """What NumPy does not tell of: Linux does, by these flags or by these bits of AT_HWCAP2."""
 _AT_HWCAP2 = 26
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_ROOT = Path("/sys/fs/cgroup")
 # Implementer and part, as /proc/cpuinfo has them (the Arm Architecture Reference Manual's MIDR_EL1).
 _ARM = {
     ("0x41", "0xd03"): "cortex-a53",
@@ -87,9 +89,55 @@ def _told_by_linux() -> dict[str, bool]:
     return known | {name: name in has for name in _X86}
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may run on, as `taskset` and containers say."""
-    return len(os.sched_getaffinity(0))
+def granted_cores() -> int:
+    """Return how many threads this process can keep at work: its affinity and its quota, rounded down, at least one."""
+    usable, quota = len(os.sched_getaffinity(0)), quota_cores()
+    return usable if quota is None else max(1, min(usable, int(quota + 0.01)))
+
+
+def quota_cores(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> float | None:
+    """Return how many cores' worth of time we may use (the least `cpu.max` or `cfs_quota_us`), None for no limit."""
+    found: list[float] = []
+    for directory in _directories("cpu", membership, root):
+        try:
+            if (directory / "cpu.max").exists():
+                quota, period = (directory / "cpu.max").read_text().split()
+            else:
+                quota = (directory / "cpu.cfs_quota_us").read_text()
+                period = (directory / "cpu.cfs_period_us").read_text()
+            found.append(float(quota) / float(period))
+        except (OSError, ValueError, ZeroDivisionError):
+            continue  # "max", or no limits at this place
+    return min((cores for cores in found if cores > 0), default=None)
+
+
+def limit_bytes(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> int | None:
+    found: list[int] = []
+    for directory in _directories("memory", membership, root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            try:
+                found.append(int((directory / name).read_text()))
+            except (OSError, ValueError):
+                continue
+    return min(found, default=None)
+
+
+def _directories(controller: str, membership: Path, root: Path) -> Iterator[Path]:
+    """Yield the directories of our group and of those around it, of version 2 and of the controller's version 1.
+
+    In a container the paths may be those of the host, which are not to be seen here: then the mount itself is ours.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        lines = []
+    groups = {controller: "/", "": "/"}
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        groups.update((name, path) for name in controllers.split(",") if name in groups)
+    for mount, path in ((root, groups[""]), (root / "unified", groups[""]), (root / controller, groups[controller])):
+        inside = Path(path.lstrip("/"))
+        yield from (mount / part for part in (inside, *inside.parents) if ".." not in part.parts)
 
 
 def arm_name(facts: Mapping[str, Any]) -> str | None:

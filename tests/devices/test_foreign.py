@@ -36,13 +36,6 @@ def test_a_real_hog_is_seen_and_our_own_work_is_not() -> None:
         os.kill(pid, 9)
 
 
-@pytest.mark.parametrize(("quota", "cores"), [(None, 4), (2.5, 2), (0.3, 1), (16.0, 4)])
-def test_a_quota_limits_the_cores(monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int) -> None:
-    monkeypatch.setattr(placement, "usable_cores", lambda: (0, 1, 2, 3))
-    monkeypatch.setattr(placement, "quota_cores", lambda: quota)
-    assert placement.granted_cores() == cores
-
-
 def test_a_memory_limit_cuts_what_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "limit_bytes", lambda: None)
     total = placement.granted_bytes()

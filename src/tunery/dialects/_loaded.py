@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import TuneryError, UsageError, WorkError
-from tunery._processor import usable_cores
+from tunery._processor import granted_cores
 from tunery.devices import ConstantBuffers
 from tunery.domain import TensorSpec, shape_text
 
@@ -84,7 +84,7 @@ def thread_count(asked: int | None, told: Any) -> int:
     if asked is None:
         first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
         wanted = int(first) if first.isdecimal() and 0 < int(first) <= MOST_THREADS else told
-        return min(wanted, usable_cores())
+        return min(wanted, granted_cores())
     if not 1 <= asked <= MOST_THREADS:
         raise ValueError(f"it takes {asked} threads, not 1 to {MOST_THREADS}")
     return asked

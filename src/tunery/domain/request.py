@@ -38,7 +38,7 @@ class Request:
         shapes: The shapes of dynamic inputs by name; of a named dimension its size, as a shape of one number.
         target: `native`, a target's name or a JSON object.
         dialect: One dialect, or several joined by commas, of which the faster network counts.
-        threads: The kernels' number of threads; 0 is all cores, and one on a GPU.
+        threads: The kernels' number of threads; 0 is all cores that affinity and quota grant, and one on a GPU.
         budget: What the job may cost.
         effort: `quick`, `standard` or `full`.
         store: A database's URL or a file's path.

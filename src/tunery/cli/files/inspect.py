@@ -75,8 +75,7 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
         if one.target and one.threads is not None:
             shown = dumps(one.target) if verbose else str(Target(one.dialect, one.target, one.threads))
             yield "target", shown + (_use(one, file) if len(found.targets) > 1 or one.lacking else "")
-    if file.versions:
-        yield "needs", ", ".join(f"{name} {number}" for name, number in file.versions.items())
+    yield from _needs(found)
     if found.shapes:
         yield from (("shapes", text) for one in found.shapes for text in _shapes(one))
     else:
@@ -102,6 +101,14 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
             "trusted": "by a key that you trust",
         }[found.signature],
     )
+
+
+def _needs(found: "Inspection") -> Iterator[tuple[str, str]]:
+    file = found.file
+    if file.threads:
+        yield "threads", f"{found.threads} here of {file.threads}, unless the call that loads it says otherwise"
+    if file.versions:
+        yield "needs", ", ".join(f"{name} {number}" for name, number in file.versions.items())
 
 
 def _parameters(file: "CompiledFile") -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from tunery._archive import Archive, ArchiveError, lacking_in, open_archive
 from tunery._errors import UsageError, misfit
 from tunery.delivery.files.loading import Trusted, check_trusted, write_one
+from tunery.dialects._loaded import thread_count
 from tunery.domain import shape_text
 
 _MOST = 4096
@@ -93,7 +94,7 @@ class Inspection:
     `signature` is `none`, `unchecked`, or `trusted` where it was checked. `file` is what it would be loaded as here, of
     `targets`: those that a file for several processors holds, the best first; else the file alone. Of a file for
     several shapes, `shapes` are all that it holds, and `file` is the first. `damaged` are the members that
-    are not what its manifest says.
+    are not what its manifest says. `threads` are those that it takes here, unless the call that loads it names others.
     """
 
     path: str
@@ -105,6 +106,7 @@ class Inspection:
     targets: list[CompiledFile]
     shapes: list[CompiledFile]
     damaged: list[str]
+    threads: _Count
 
 
 _MANIFEST = TypeAdapter(CompiledFile)
@@ -139,8 +141,9 @@ def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) ->
         file = targets[archive.targets.index(archive.manifest)]
         shapes = [_MANIFEST.validate_python(one) for one in archive.shapes]
         return Inspection(
-            str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets, shapes, archive.damaged()
-        )
+            str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets, shapes, archive.damaged(),
+            thread_count(None, file.threads) if file.threads else 0,
+        )  # fmt: skip
     except ValidationError as error:
         raise ArchiveError(f"in its manifest {misfit(error.errors())}") from None
 
@@ -162,6 +165,7 @@ def said_in(data: Inspection) -> dict[str, Any]:
         }
         for one in data.shapes
     ]
+    whole["threads_here"] = whole.pop("threads")
     for name in ("instructions", "accepts", "any_shape"):
         file.pop(name)
     for side in ("inputs", "outputs"):

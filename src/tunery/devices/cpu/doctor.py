@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from tunery.devices.cpu.cgroups import quota_cores
+from tunery._processor import quota_cores
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Check, CheckState
 
@@ -20,7 +20,9 @@ def cores(usable: int, quota: float | None) -> Check:
     """How many cores may we use, and does anything cut them?"""
     found = f"{usable} of {os.cpu_count()} usable" + (f", a quota of {quota:g}" if quota is not None else "")
     if quota is not None and quota < usable:
-        advice = f"the quota disturbs timings: use --threads {max(int(quota), 1)}"
+        count = max(int(quota + 0.01), 1)
+        found += f", so networks run with {count} thread{'s' if count > 1 else ''}"
+        advice = f"the quota disturbs timings: use --threads {count}"
         return Check("cores", CheckState.WARN, found, advice)
     if usable < 2:
         advice = "building and measuring share one core, which makes tuning slow"

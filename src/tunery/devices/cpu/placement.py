@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunery.devices.cpu.cgroups import limit_bytes, quota_cores
+from tunery._processor import limit_bytes
 
 _TASKS = Path("/proc/self/task")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -30,12 +30,6 @@ class Placement:
 def usable_cores() -> tuple[int, ...]:
     """Return the cores this process may use, lowest first, as its affinity and the cgroup's cpuset allow."""
     return tuple(sorted(os.sched_getaffinity(0)))
-
-
-def granted_cores() -> int:
-    """Return how many cores' worth of time this process may use in all, at least one."""
-    quota = quota_cores()
-    return len(usable_cores()) if quota is None else max(1, min(len(usable_cores()), int(quota + 0.01)))
 
 
 def granted_bytes() -> int:

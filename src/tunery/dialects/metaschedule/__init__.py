@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from tunery._processor import usable_cores
+from tunery._processor import granted_cores
 from tunery.costmodels.columns import STORES, FeatureRows, Layout
 from tunery.devices import Device
 from tunery.dialects import (
@@ -85,7 +85,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
     def resolve_target(self, spec: str, threads: int) -> Target:
         from tunery.dialects.metaschedule.target import resolve
 
-        return resolve(self.name, spec, threads or usable_cores())
+        return resolve(self.name, spec, threads or granted_cores())
 
     @override
     def resolve_target_of(self, spec: str, threads: int, device: DeviceDescription) -> Target:

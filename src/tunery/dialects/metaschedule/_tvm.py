@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-from tunery._processor import usable_cores
+from tunery._processor import granted_cores
 
 # TVM's thread pool otherwise overrides the process's CPU affinity and lands every process on core 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 # Its pool is made once, for half the logical processors, and can later be told to use fewer threads, never more.
-os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
+os.environ.setdefault("TVM_NUM_THREADS", str(granted_cores()))
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 _left_out: list[ModuleType] = []

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from tunery._locks import own_directory
+from tunery._processor import granted_cores
 from tunery._sandbox import landlock_version
 from tunery._settings import cache_directory
 from tunery.devices import open_device
-from tunery.devices.cpu.placement import granted_bytes, granted_cores, usable_cores
+from tunery.devices.cpu.placement import granted_bytes, usable_cores
 from tunery.devices.here import devices_here
 from tunery.dialects import Dialect, get_dialect, installed_dialects
 from tunery.domain import Check, CheckState, HostFacts

@@ -16,7 +16,7 @@ import numpy as np
 
 from tunery._errors import UsageError
 from tunery._extras import COMPILER
-from tunery._processor import usable_cores
+from tunery._processor import granted_cores
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
 
@@ -30,7 +30,7 @@ def _set(name: str, value: int, most: int) -> None:
 
 # The compiler's `_tvm` says why.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
-_set("TVM_NUM_THREADS", usable_cores(), 4 * usable_cores())
+_set("TVM_NUM_THREADS", granted_cores(), 4 * granted_cores())
 # Threads of TVM's wait so many turns for more work before they sleep: some 10 ms, not 170 beside an idle program.
 _set("TVM_THREAD_POOL_SPIN_COUNT", 20_000, 10_000_000)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from tunery._errors import WorkError
-from tunery._processor import usable_cores
+from tunery._processor import granted_cores
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
 from tunery.dialects.metaschedule.loading import callers, library
@@ -53,7 +53,7 @@ class TvmNetwork(CompiledNetwork):
             **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
             **manifest.get("kernels", {}),
         }  # fmt: skip
-        self._cores = usable_cores()
+        self._cores = granted_cores()
         self._contexts: weakref.WeakSet[_Context] = weakref.WeakSet()
         self._idle: SimpleQueue[_Context] = SimpleQueue()
         self._idle.put(self._new_context(self._segments))

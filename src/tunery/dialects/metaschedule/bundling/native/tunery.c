@@ -233,15 +233,61 @@ static int lacks(const char *name) {
 #endif
 }
 
-static int usable_cores(void) {
-  cpu_set_t usable;
-  return sched_getaffinity(0, sizeof usable, &usable) ? 1 : CPU_COUNT(&usable);
+/* The number that a file of a control group begins with, and the one behind it; 0 for none, as of "max". */
+static double number_in(const char *directory, const char *name, double *second) {
+  char path[4200], text[64] = "";
+  double first = 0;
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  FILE *file = fopen(path, "re");
+  if (file && fgets(text, sizeof text, file) && sscanf(text, "%lf %lf", &first, second) < 1) first = 0;
+  if (file) fclose(file);
+  return first;
 }
 
-/* OMP_NUM_THREADS, else what the network was compiled for; at most as many as there are cores to use. */
+/* The least quota of a control group and of those around it, in cores; 0 for none. In a container the path may be the
+ * host's, which is not to be seen there: then the mount itself is the group. */
+static double quota_in(const char *mount, const char *group) {
+  char path[4160];
+  double least = 0;
+  snprintf(path, sizeof path, "%s%s", mount, group);
+  for (char *end = path + strlen(path); end; end = strlen(path) > strlen(mount) ? strrchr(path, '/') : NULL) {
+    *end = 0;
+    double period = 0, unused, quota = number_in(path, "cpu.max", &period);
+    if (quota <= 0)
+      quota = number_in(path, "cpu.cfs_quota_us", &unused), period = number_in(path, "cpu.cfs_period_us", &unused);
+    if (!strstr(path, "/..") && quota > 0 && period > 0 && (least <= 0 || quota / period < least))
+      least = quota / period;
+  }
+  return least;
+}
+
+/* The cores that affinity and quota grant, rounded down, at least one. */
+static int granted_cores(void) {
+  cpu_set_t usable;
+  int cores = sched_getaffinity(0, sizeof usable, &usable) ? 1 : CPU_COUNT(&usable);
+  char line[4096], first[4096] = "/", second[4096] = "/";
+  FILE *file = fopen("/proc/self/cgroup", "re");
+  while (file && fgets(line, sizeof line, file)) {
+    char *rest = NULL, *controllers = strchr(line, ':');
+    char *path = controllers ? strchr(++controllers, ':') : NULL;
+    if (!path) continue;
+    *path++ = 0, path[strcspn(path, "\n")] = 0;
+    if (!*controllers) strcpy(second, path);
+    for (char *name = strtok_r(controllers, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
+      if (!strcmp(name, "cpu")) strcpy(first, path);
+  }
+  if (file) fclose(file);
+  double quotas[] = {quota_in("/sys/fs/cgroup", second), quota_in("/sys/fs/cgroup/unified", second),
+                     quota_in("/sys/fs/cgroup/cpu", first)};
+  for (int at = 0; at < 3; ++at)
+    if (quotas[at] > 0 && quotas[at] + 0.01 < cores) cores = quotas[at] < 1 ? 1 : (int)(quotas[at] + 0.01);
+  return cores;
+}
+
+/* OMP_NUM_THREADS, else what the network was compiled for; at most as many as there are cores granted. */
 static int own_threads(int told) {
   const char *asked = getenv("OMP_NUM_THREADS");
-  int wanted = asked ? atoi(asked) : 0, most = usable_cores();
+  int wanted = asked ? atoi(asked) : 0, most = granted_cores();
   if (wanted < 1 || wanted > MOST_THREADS) wanted = told;
   return wanted < most ? wanted : most;
 }
@@ -467,7 +513,7 @@ static void forked(void) { ++forks, alone |= pooled; }
 /* TVM otherwise binds its threads to cores, whatever the process may use. */
 static void settle(void) {
   setenv("TVM_BIND_THREADS", "0", 0);
-  tell("TVM_NUM_THREADS", usable_cores(), 4 * usable_cores());
+  tell("TVM_NUM_THREADS", granted_cores(), 4 * granted_cores());
   tell("TVM_THREAD_POOL_SPIN_COUNT", 20000, 10000000); /* some 10 ms */
   pthread_atfork(NULL, NULL, forked);
   tunery_runtime_load(missing, sizeof missing);

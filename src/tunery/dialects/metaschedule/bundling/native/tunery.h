@@ -26,7 +26,7 @@ typedef struct {
 } tunery_tensor;
 
 /* Open a network's directory in a bundle. `threads` 0: OMP_NUM_THREADS, else as many as it was compiled for, and at most
- * as many as this process has cores. */
+ * as many as affinity and control groups' quota grant this process. */
 tunery_network *tunery_open(const char *directory, int threads);
 
 /* A network may be for several shapes of its inputs, and shows one at a time, at first number 0. A shape is the sizes of

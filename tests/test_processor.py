@@ -1,10 +1,16 @@
 """The limits of the group that we are in count, not only those of the outermost one."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tunery.devices.cpu.cgroups import limit_bytes, quota_cores
+from tunery import _processor
+from tunery._processor import granted_cores, limit_bytes, quota_cores
+
+GROUPS = tuple(Path(f"/sys/fs/cgroup/{kind}tunery-test-{os.getpid()}") for kind in ("cpu/", "unified/", ""))
 
 
 def put(place: Path, **files: str) -> None:
@@ -49,3 +55,33 @@ def test_no_groups_are_no_limits(tmp_path: Path) -> None:
     assert quota_cores(tmp_path / "none", tmp_path) is None
     assert limit_bytes(tmp_path / "none", tmp_path) is None
     assert quota_cores() is None or quota_cores() > 0
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 4), (2.5, 2), (0.3, 1), (16.0, 4)])
+def test_a_quota_limits_the_cores(monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(_processor, "quota_cores", lambda: quota)
+    assert granted_cores() == cores
+
+
+def test_a_quota_of_half_a_core_is_one_thread_where_the_file_runs() -> None:
+    """A real group, where this machine lets us make one."""
+    group = next((path for path in GROUPS if path.parent.is_dir() and os.access(path.parent, os.W_OK)), None)
+    if group is None:
+        pytest.skip("no control group of processor time can be made here")
+    quota = {"cpu.max": "50000 100000"} if "unified" in str(group) else {"cpu.cfs_quota_us": "50000"}
+    code = "from tunery.dialects._loaded import thread_count; print(thread_count(None, 64))"
+    try:
+        group.mkdir()
+        for name, text in quota.items():
+            (group / name).write_text(text)
+        command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", sys.executable, "-c", code]
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": ""}
+        )
+    except OSError as error:
+        pytest.skip(f"no control group of processor time can be made here: {error}")
+    finally:
+        if group.is_dir():
+            group.rmdir()
+    assert done.stdout == "1\n", done.stderr
