@@ -136,6 +136,7 @@ test-runtime: wheel
 	  .venv-runtime/bin/pip install --quiet --disable-pip-version-check dist/tunery-*.whl && \
 	  .venv-runtime/bin/pip list --disable-pip-version-check && du -sh .venv-runtime && \
 	  .venv-runtime/bin/python examples/run.py out/runtime.tunery && \
+	  .venv-runtime/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/tunery-*.whl)[client]" && \
 	  .venv-runtime/bin/tunery inspect out/runtime.tunery || exit 1; \
 	done
 

@@ -2,7 +2,7 @@
 
 python examples/decoder_loop.py
 
-It writes a decoder of one layer with random weights, compiles it (which needs `tunery[tvm]`), and runs the loop.
+It writes a decoder of one layer with random weights, compiles it (which needs `tunery[tune]`), and runs the loop.
 """
 
 import subprocess

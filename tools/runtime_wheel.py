@@ -71,7 +71,7 @@ def add_library(compiler: Path, place: Path, version: str) -> None:
 def pin(name: str) -> str:
     """Return the version of a package that pyproject.toml pins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return next(line.partition("==")[2] for line in project["optional-dependencies"]["tvm"] if line.startswith(name))
+    return next(line.partition("==")[2] for line in project["optional-dependencies"]["tune"] if line.startswith(name))
 
 
 def pip(*words: str) -> None:

@@ -7,21 +7,28 @@ from contextlib import contextmanager
 
 from tunery._errors import UsageError
 
-COMPILER = "pip install 'tunery[tvm]'"
-"""The command that adds the compiler, and what tuning here needs, to what runs compiled files and asks a service."""
-_PARTS = frozenset({
-    "alembic", "cryptography", "fastapi", "lightgbm", "onnx", "onnxruntime", "psutil", "scipy", "sqlalchemy", "tvm",
-    "uvicorn",
+_CLIENT = frozenset({"httpx", "platformdirs", "pydantic", "rich", "typer"})
+_SERVE = frozenset({"fastapi", "psycopg", "uvicorn"})
+_TUNE = frozenset({
+    "alembic", "cryptography", "lightgbm", "onnx", "onnxruntime", "psutil", "scipy", "sqlalchemy", "tvm",
 })  # fmt: skip
-"""The modules of that extra; a test compares the two."""
+"""The modules of these extras; a test compares them with the package's metadata."""
 _ALONE = frozenset({"cryptography", "onnxruntime"})
 """Those that some compiled files need, without a compiler."""
+COMPILER = "pip install 'tunery[tune]'"
+"""The command that adds the compiler, and what tuning here needs."""
 
 
 def missing_part(error: BaseException) -> str:
-    """Return the package, of those that come with the compiler, whose absence an exception is about, else ""."""
+    """Return the package of an extra whose absence an exception is about, else ""."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    return name if name in _PARTS else ""
+    return name if name in _CLIENT | _TUNE | _SERVE else ""
+
+
+def to_install(package: str) -> str:
+    """Return the command that installs the extra that a package belongs to."""
+    extra = "client" if package in _CLIENT else "serve" if package in _SERVE else "tune"
+    return f"pip install 'tunery[{extra}]'"
 
 
 @contextmanager
@@ -31,7 +38,7 @@ def compiler_parts(what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if name := missing_part(error):
-            command = f"pip install {name}" if name in _ALONE else COMPILER
+            command = f"pip install {name}" if name in _ALONE else to_install(name)
             raise UsageError(f"{what} needs {name}, which is not installed: {command}") from None
         raise
 

@@ -1,4 +1,4 @@
-"""tunery without the extra `tvm`: compiled files run, a service is asked, and the rest says what is missing."""
+"""tunery without the extra `tune`: compiled files run, a service is asked, and the rest says what is missing."""
 
 import json
 import re
@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from base_install import EXTRA, WITHOUT
+from base_install import WITHOUT, modules_of, only
 
 from tunery._archive import new_archive
+from tunery._extras import missing_part, to_install
 
 pytestmark = pytest.mark.jobs
 
@@ -29,7 +30,7 @@ for words in json.loads(sys.argv[1]):
 print(json.dumps(found))
 """
 _REFUSAL = "\nexcept tunery.UsageError as refusal: print(refusal)"
-TO_INSTALL = "pip install 'tunery[tvm]'"
+TO_INSTALL = "pip install 'tunery[tune]'"
 
 
 def python(code: str, *arguments: str) -> str:
@@ -46,8 +47,28 @@ def tunery(*lines: str) -> dict[str, tuple[int, str]]:
     return dict(zip(lines, map(tuple, found), strict=True))
 
 
-def test_the_extra_has_the_compiler_and_what_tuning_needs() -> None:
-    assert {"tvm", "onnx", "onnxruntime", "lightgbm", "scipy", "sqlalchemy", "fastapi", "psutil"} <= EXTRA
+def test_a_missing_package_names_the_extra_that_has_it() -> None:
+    for extra in ("client", "tune", "serve"):
+        for module in modules_of(extra):
+            error = ModuleNotFoundError(name=module)
+            assert missing_part(error) == module
+            assert to_install(module) == f"pip install 'tunery[{extra}]'"
+
+
+def test_a_file_runs_with_numpy_and_tvm_ffi_alone_and_commands_name_their_extra(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(b"a model")
+    with new_archive(tmp_path / "whole.tunery") as archive:
+        archive.add("network.onnx", tmp_path / "model")
+        archive.finish({"dialect": "onnxruntime", "format": "onnxruntime-1", "network": "n", "threads": 1,
+                        "inputs": [], "outputs": []})  # fmt: skip
+    code = f"{only('')}import tunery\ntry: tunery.load_compiled(sys.argv[1]){_REFUSAL}\n"
+    code += "from tunery.cli import main\ntry: main()\nexcept SystemExit as end: print(end.code)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "whole.tunery")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[0].endswith("needs onnxruntime, which is not installed: pip install onnxruntime")
+    assert done.stdout.splitlines()[1] == "2", done.stderr
+    assert "pip install 'tunery[client]'" in done.stderr
 
 
 def test_what_needs_no_compiler_works() -> None:
@@ -62,7 +83,7 @@ def test_what_needs_a_compiler_says_in_a_line_how_to_get_it() -> None:
     assert {code for code, _ in found.values()} == {2}
     for command, (_, said) in found.items():
         assert said.count("\n") == 1, command
-        assert TO_INSTALL in said, command
+        assert (TO_INSTALL.replace("tune]", "serve]") if command.startswith("serve") else TO_INSTALL) in said, command
 
 
 def test_the_doctor_says_what_is_not_installed_and_that_files_run() -> None:

@@ -1,4 +1,4 @@
-"""Python as it is where tunery is installed without any extra, and nothing else is."""
+"""Python as it is where tunery is installed with few extras, and nothing else is."""
 
 import re
 from collections.abc import Iterable
@@ -8,18 +8,31 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-_NAMES = {"apache-tvm": "tvm"}
-EXTRA = {
-    _NAMES.get(name, name)
-    for line in requires("tunery") or []
-    if re.search(r"extra == ['\"]tvm['\"]", line)
-    for name in re.findall(r"^[\w.-]+", line)
-}
+_NAMES = {"apache-tvm": "tvm", "tunery": ""}
 
 
-def _with_what_they_need(names: Iterable[str]) -> set[str]:
-    """Return distributions and all that they depend on."""
-    found, waiting = set[tuple[str, str]](), [(name, "") for name in names]
+def modules_of(extra: str) -> set[str]:
+    """Return the modules that an extra adds by itself."""
+    lines = [line for line in requires("tunery") or [] if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    names = {name for line in lines for name in re.findall(r"^[\w.-]+", line)}
+    return {_NAMES.get(name, name) for name in names} - {""}
+
+
+def only(extra: str) -> str:
+    """Return code after which nothing but tunery with one extra ("" for none) and its needs can be imported."""
+    installed = _with_what_they_need([("tunery", ""), *([("tunery", extra)] if extra else [])])
+    forbidden = {
+        module
+        for module, owners in packages_distributions().items()
+        if installed.isdisjoint(map(canonicalize_name, owners))
+    }
+    for other in {"client", "tune", "serve"} - {extra}:
+        forbidden |= modules_of(other) - installed
+    return f"import json, sys\nsys.modules.update(dict.fromkeys({sorted(forbidden)!r}))\n"
+
+
+def _with_what_they_need(names: Iterable[tuple[str, str]]) -> set[str]:
+    found, waiting = set[tuple[str, str]](), list(names)
     while waiting:
         if (one := waiting.pop()) in found:
             continue
@@ -31,11 +44,5 @@ def _with_what_they_need(names: Iterable[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-_INSTALLED = _with_what_they_need(["tunery"])
-FORBIDDEN = EXTRA | {
-    module
-    for module, owners in packages_distributions().items()
-    if _INSTALLED.isdisjoint(map(canonicalize_name, owners))
-}
-WITHOUT = f"import json, sys\nsys.modules.update(dict.fromkeys({sorted(FORBIDDEN)!r}))\n"
-"""Code after which nothing but the wheel and what it depends on can be imported."""
+WITHOUT = only("client")
+"""Code after which nothing but the commands and what asks a service can be imported."""

@@ -5,9 +5,16 @@ Exit codes: 0 it worked, 1 the work failed, 2 bad usage, 130 stopped by Ctrl-C.
 
 import sys
 
+from tunery._extras import missing_part, to_install
+
 
 def main() -> None:
     """Run the command line and exit; the entry point of `tunery`."""
-    from tunery.cli.app import app
-
+    try:
+        from tunery.cli.app import app
+    except ModuleNotFoundError as error:
+        if not (name := missing_part(error)):
+            raise
+        print(f"error: the commands need {name}, which is not installed: {to_install(name)}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
     app(args=sys.argv[1:], prog_name="tunery")

@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tunery._errors import TuneryError, UsageError
-from tunery._extras import COMPILER, missing_part
+from tunery._extras import missing_part, to_install
 from tunery.reports.format import printable
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -81,7 +81,8 @@ def _message(error: Exception, verbose: bool) -> str:
     if isinstance(error, TuneryError):
         return str(error)
     if missing_part(error):
-        return f"this needs the compiler's parts, which are not installed: {COMPILER}; a service needs --server URL"
+        command = to_install(missing_part(error))
+        return f"this needs the compiler's parts, which are not installed: {command}; a service needs --server URL"
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         what = f"{str(error.filename)[:_SHOWN]!r}: " if error.filename else ""
         return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"

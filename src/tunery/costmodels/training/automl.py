@@ -135,6 +135,6 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UsageError(f"training needs optuna; install it with: {pip_install('automl')}") from None
+        raise UsageError(f"training needs optuna; install it with: {pip_install('train')}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -151,5 +151,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UsageError(f"a dataset file needs pyarrow; install it with: {pip_install('automl')}") from None
+        raise UsageError(f"a dataset file needs pyarrow; install it with: {pip_install('train')}") from None
     return pyarrow, pyarrow.parquet
