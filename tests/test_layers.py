@@ -97,7 +97,6 @@ HEAVY = {
     "tvm_ffi": ("dialects/metaschedule/",),
     "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/comparing/torch_contestants.py", "torch.py"),
     "xgboost": ("costmodels/training/rival.py",),
-    "alembic": ("store/",),
     "cryptography": ("delivery/files/",),
     "cuda": ("devices/cuda/", "dialects/kernels/cuda/"),
     "fastapi": ("web/",),

@@ -10,7 +10,7 @@ from tunery._errors import UsageError
 _CLIENT = frozenset({"httpx", "platformdirs", "pydantic", "rich", "typer"})
 _SERVE = frozenset({"fastapi", "psycopg", "uvicorn"})
 _TUNE = frozenset({
-    "alembic", "cryptography", "lightgbm", "onnx", "onnxruntime", "psutil", "scipy", "sqlalchemy", "tvm",
+    "cryptography", "lightgbm", "onnx", "onnxruntime", "psutil", "scipy", "sqlalchemy", "tvm",
 })  # fmt: skip
 """The modules of these extras; a test compares them with the package's metadata."""
 _ALONE = frozenset({"cryptography", "onnxruntime"})

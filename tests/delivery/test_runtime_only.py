@@ -26,7 +26,7 @@ def right():
     return all(np.array_equal(a, b) for a, b in zip(network(*inputs), expected, strict=True))
 """
 _ALONE = """
-heavy = {"tvm", "onnx", "onnxruntime", "sqlalchemy", "alembic", "pydantic", "scipy", "lightgbm", "psutil", "fastapi",
+heavy = {"tvm", "onnx", "onnxruntime", "sqlalchemy", "pydantic", "scipy", "lightgbm", "psutil", "fastapi",
          "httpx", "cryptography", "typer", "rich", "torch"} & set(sys.modules)
 assert not heavy, heavy
 mapped = open("/proc/self/maps").read()

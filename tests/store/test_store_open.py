@@ -124,16 +124,6 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    open_store(str(path)).close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE tunery_schema SET version_num = '0999'")
-    connection.close()
-    with pytest.raises(StoreError, match=r"newer tunery .schema 0999.*upgrade tunery"):
-        open_store(str(path))
-
-
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.touch()

@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 from store_samples import HERE, network, record, task
 
 from tunery.domain import OperatorPattern, Provenance, Task, operator_key
 from tunery.store import Store
-from tunery.store.database import schema
 
 KEY = operator_key("matmul", {"a": ((8, 4), "float32"), "b": ((4, 2), "float32")})
 FUSED = f"{KEY}+relu"
@@ -56,16 +54,3 @@ def test_a_workload_gains_the_key_that_is_told_later_and_keeps_it(store: Store) 
         mine = keyed("a", operator)
         store.save_tasks(network(), [mine], target=mine.target, compiler="fake-1")
         assert store.task(mine.key).workload.operator == expected
-
-
-def test_tasks_of_a_store_from_before_there_were_keys_are_extracted_again(store: Store) -> None:
-    mine = keyed("a", KEY)
-    store.save_tasks(network(), [mine], target=mine.target, compiler="fake-1")
-    where = network().digest, mine.target.key, "fake-1"
-    assert store.load_tasks(*where) == [mine]
-    table = schema.extractions
-    [listed] = store.read(lambda connection: connection.execute(sa.select(table.c.document)).scalars().all())
-    del listed[0]["workload"]["operator"]
-    store.write(lambda connection: connection.execute(sa.update(table).values(document=listed)))
-    assert store.load_tasks(*where) is None
-    assert store.load_tasks(*where, programs=False) is None

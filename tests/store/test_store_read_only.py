@@ -1,12 +1,10 @@
 """A store that cannot be written is read through a copy, by whoever does not need to keep what they write."""
 
 import os
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from tunery.store import open_store
 
 CONV = task()
 CHILD = Path(__file__).parent / "store_child.py"
-ASSETS = Path(__file__).parent / "assets"
 
 
 @pytest.fixture
@@ -86,17 +83,6 @@ def test_what_a_killed_process_acknowledged_is_read(closed_directory: Path) -> N
     closed_directory.chmod(0o500)
     with open_store(str(path), keep=False) as store:
         assert set(acknowledged) <= {one.candidate.key for one in store.records()}
-
-
-def test_an_older_store_is_migrated_in_the_copy_only(closed_directory: Path) -> None:
-    path = closed_directory / "old.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript((ASSETS / "v1.sql").read_text(encoding="utf-8"))
-    before = path.read_bytes()
-    closed_directory.chmod(0o500)
-    with open_store(str(path), create=False, keep=False) as store:
-        assert store.best(CONV.key, HERE)
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("create", [True, False])

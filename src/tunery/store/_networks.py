@@ -49,7 +49,7 @@ class Networks(Database):
     def load_tasks(self, digest: str, target_key: str, compiler: str, *, programs: bool = True) -> list[Task] | None:
         """Return what was extracted from the network with this digest, None if that was never done, or may not be used.
 
-        It may not where a program of it came by an import, or before operators had keys: the network itself gives them.
+        It may not where a program of it came by an import: the network itself gives it.
 
         An empty list says that it was done and there is nothing to tune. Without `programs` every workload's program is
         "": enough for counting, and read in a fraction of the time.
@@ -63,7 +63,7 @@ class Networks(Database):
             return listed, _programs(connection, keys)
 
         listed, found = self.read(ask)
-        if listed is None or any("operator" not in entry["workload"] for entry in listed):
+        if listed is None:
             return None
         if programs and any(entry["workload"]["key"] not in found for entry in listed):
             return None

@@ -27,12 +27,12 @@ from tunery.store._ledger import Charge, Ledger
 from tunery.store._months import Months
 from tunery.store._networks import Networks
 from tunery.store._upkeep import Upkeep
+from tunery.store.database import schema
 from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
 from tunery.store.database.failures import is_lost, translate
-from tunery.store.database.migrate import upgrade, version
 from tunery.store.database.news import waiting_jobs
 from tunery.store.database.place import VARIABLE, check_plain, prepare, resolve, shown
-from tunery.store.database.schema import HEAD
+from tunery.store.database.schema import upgrade, version
 from tunery.store.database.snapshot import Snapshot, is_read_only
 from tunery.store.exchange.interchange import Interchange
 from tunery.store.records.records import Addition, Records
@@ -67,7 +67,7 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
         self._patience_s = AWAY_S
 
     def _migrate(self) -> None:
-        if self.read(lambda connection: version(connection, self.place)) != HEAD:
+        if self.read(lambda connection: version(connection, self.place)) != schema.VERSION:
             self.write(lambda connection: upgrade(connection, self.place))
 
     def close(self) -> None:

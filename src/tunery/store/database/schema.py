@@ -1,9 +1,16 @@
-"""The tables as of the newest migration; a test holds the two together."""
+"""The tables, and the version of them that a database has."""
+
+from collections.abc import Callable, Mapping
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-HEAD = "0015"
-VERSION_TABLE = "tunery_schema"
+from tunery._errors import StoreError
+
+VERSION = 1
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
+"""By version, what brings a database of it to the next one: whoever changes a table counts `VERSION` up and adds it."""
+_LOCK = 0x74756E65  # any number that all tunery processes agree on
 
 metadata = sa.MetaData(
     naming_convention={
@@ -25,7 +32,7 @@ workloads = sa.Table(
     sa.Column("kind", sa.String, nullable=False),
     sa.Column("program", sa.LargeBinary, nullable=False),
     sa.Column("document", Document, nullable=False),
-    sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("imported", sa.Boolean, nullable=False),
     sa.Column("operator", sa.String, nullable=True, index=True),
 )  # fmt: skip
 
@@ -63,7 +70,7 @@ records = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("document", Document, nullable=False),
-    sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("imported", sa.Boolean, nullable=False),
     sa.Column("rank_s", sa.Double, nullable=True),
     sa.Index(
         "ix_records_candidate", "task_key", "dialect", "compiler", "device", "settings", "imported", "candidate_key"
@@ -91,7 +98,7 @@ jobs = sa.Table(
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("owner", Document, nullable=True),
     sa.Column("heartbeat_at", sa.Double, nullable=True),
-    sa.Column("account", sa.String, nullable=False, server_default=""),
+    sa.Column("account", sa.String, nullable=False),
     sa.Column("held_money", sa.Double, nullable=True),
     sa.Index("ix_jobs_account_created_at", "account", "created_at"),
 )  # fmt: skip
@@ -110,10 +117,10 @@ ledger = sa.Table(
     sa.Column("modelled", sa.Boolean, nullable=False),
     sa.Column("count", sa.Integer, nullable=False),
     sa.Column("money", sa.Double, nullable=True),
-    sa.Column("currency", sa.String, nullable=False, server_default=""),
-    sa.Column("helped", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("host", sa.String, nullable=False, server_default=""),
-    sa.Column("charged_at", sa.Double, nullable=False, server_default="0", index=True),
+    sa.Column("currency", sa.String, nullable=False),
+    sa.Column("helped", sa.Boolean, nullable=False),
+    sa.Column("host", sa.String, nullable=False),
+    sa.Column("charged_at", sa.Double, nullable=False, index=True),
 )  # fmt: skip
 
 networks = sa.Table(
@@ -185,7 +192,7 @@ tokens = sa.Table(
     sa.Column("role", sa.String, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=True),
-    sa.Column("made_by", sa.String, nullable=False, server_default=""),
+    sa.Column("made_by", sa.String, nullable=False),
 )  # fmt: skip
 
 uploads = sa.Table(
@@ -196,3 +203,45 @@ uploads = sa.Table(
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
 )  # fmt: skip
+
+_versions = sa.Table("tunery_schema", metadata, sa.Column("version", sa.Integer, nullable=False))
+
+
+def version(connection: Connection, place: str) -> int | None:
+    """Return the version of the database's tables, None if it is empty.
+
+    Raises:
+        StoreError: it belongs to another program, or to a version of tunery whose tables this one does not know.
+    """
+    inspector = sa.inspect(connection)
+    tables = set(inspector.get_table_names())
+    if tables and _versions.name not in tables:
+        raise StoreError(
+            f"{place} is a database of another program (it has a table {min(tables)!r}); name another store"
+        )
+    if not tables:
+        return None
+    known = any(column["name"] == "version" for column in inspector.get_columns(_versions.name))
+    found = connection.execute(sa.select(_versions.c.version)).scalar() if known else None
+    if found is None or not (found == VERSION or found in MIGRATIONS):
+        raise StoreError(
+            f"{place} was written by another version of tunery (its tables are of version {found}, this one reads "
+            f"{VERSION}); name another store with --store, or use that version: its `tunery records export` writes "
+            "what a new store can import"
+        )
+    return int(found)
+
+
+def upgrade(connection: Connection, place: str) -> None:
+    """Create the tables, or migrate them, inside an open write transaction: all or nothing."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")  # a large store takes its time
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    found = version(connection, place)  # again: another process may have done it while this one waited
+    if found is None:
+        metadata.create_all(connection)
+        connection.execute(sa.insert(_versions).values(version=VERSION))
+    else:
+        for number in range(found, VERSION):
+            MIGRATIONS[number](connection)
+        connection.execute(sa.update(_versions).values(version=VERSION))

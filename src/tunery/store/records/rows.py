@@ -84,6 +84,7 @@ def record_row(record: Record, created_at: float) -> dict[str, Any]:
         "created_at": created_at,
         "body": pack(body),
         "document": document,
+        "imported": False,
     }
 
 
