@@ -273,7 +273,7 @@ def over_kernels(path: Path, threads: int) -> dict[str, float]:
 def compared(model: str, place: Path, threads: int, store: str, older: Path | None) -> dict[str, Any]:
     """Compile a model as predicted and return what is measured of both files."""
     from tunery.delivery.files.inspection import inspect
-    from tunery.domain.request import FillPolicy, Request
+    from tunery.domain.request import CompileOptions, Request
     from tunery.models import prepare
     from tunery.service.session import compile_model
 
@@ -281,7 +281,7 @@ def compared(model: str, place: Path, threads: int, store: str, older: Path | No
         make(MADE[model], place / f"{model}.onnx")
         model = str(place / f"{model}.onnx")
     theirs, ours = Path(prepare(model, {}, place).path), place / "network.tunery"
-    compile_model(Request(model, threads=threads, store=store), ours, FillPolicy(), force=True)
+    compile_model(Request(model, threads=threads, store=store), ours, CompileOptions(predict=True, force=True))
     found: dict[str, Any] = {
         "dialect": inspect(ours).file.dialect,
         "tunery": measured(ours, "tunery", threads),

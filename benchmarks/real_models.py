@@ -175,7 +175,7 @@ def examine(model: Real, path: Path, directory: Path, *, compiled: bool, budget:
         if compiled:
             made = compile_file(model, path, directory, budget)
             line.tasks, line.elsewhere = len(made["coverage"]), len(made["elsewhere"])
-            line.share = made["elsewhere_share"] if made["latency_s"] else 1.0
+            line.share = made["verdict"]["onnxruntime_share"]
             if made["latency_s"]:
                 line.ratio = made["onnxruntime_s"] / made["latency_s"]
     except (ModelError, RuntimeError) as error:

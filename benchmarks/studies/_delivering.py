@@ -16,7 +16,7 @@ from studies.stock import finished_side
 from tunery._errors import WorkError
 from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.domain import Budget, Rung, Task
-from tunery.domain.request import FillPolicy, Latency, Request, TuneReport
+from tunery.domain.request import CompileOptions, Latency, Request, TuneReport
 from tunery.runtime import thread_count
 from tunery.service.session import bench, compile_model, tune
 from tunery.store import open_store
@@ -55,7 +55,7 @@ def delivered(
         seconds, report, found = _tuned(replace(request, store=store, pretrained=arm == WITH))
         tunings[arm], tasks = (seconds, report.job.spend.trials, found), report.tasks
     request = replace(request, store=stores[WITH])
-    compile_model(request, files["tuned"], FillPolicy())
+    compile_model(request, files["tuned"], CompileOptions(predict=True))
     options.say(f"{name}: the winners of both tunings in turns, then all networks")
     worth = judge(request, tasks, {arm: found for arm, (_, _, found) in tunings.items()})
     stock = finished_side(model, thread_count(request.threads))

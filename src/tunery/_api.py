@@ -14,7 +14,7 @@ from tunery.domain.request import DEFAULT_DIALECT
 if TYPE_CHECKING:
     from tunery.dialects import CompiledNetwork
     from tunery.domain import JobStatus
-    from tunery.domain.request import BenchReport, CompileReport, Progress, Request, TuneReport
+    from tunery.domain.request import BenchReport, CompileOptions, CompileReport, Progress, Request, TuneReport
     from tunery.web.client import ServiceClient
 
 
@@ -190,6 +190,7 @@ class Tuned(_Step):
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
         any_shape: bool = False,
+        onnxruntime: str = "auto",
     ) -> "CompiledModel":
         """Build the network with the best verified records to `path`, by default in the current directory.
 
@@ -197,26 +198,28 @@ class Tuned(_Step):
         that tuning did not reach run as the cost model predicts to be fastest, verified but not measured. An earlier
         compiled network at `path` is replaced, a file of another kind only with `force`. With the private key in
         `sign`, the file is signed. With `any_shape` it holds the model too, with which ONNX Runtime runs other shapes.
+        ONNX Runtime runs what it is faster at (`auto`), but not the whole network (`parts`), or nothing (`never`).
 
         Raises:
             UsageError: `path` cannot be written, or must not be replaced.
             WorkError: the network does not compile.
         """
-        from tunery.domain.request import FillPolicy
+        from tunery.domain.request import CompileOptions
         from tunery.reports.format import file_name
 
+        options = CompileOptions(
+            predict=True, force=force, sign=os.fspath(sign or ""), any_shape=any_shape, onnxruntime=onnxruntime
+        )
         output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
         if self.service is not None:
             if sign is not None:
                 raise UsageError("a service does not sign; fetch the file, and sign on a machine that has the key")
-            report = _compile_there(self.service, self.request, output, force=force, any_shape=any_shape)
+            report = _compile_there(self.service, self.request, output, options)
             return CompiledModel(report.request_of(self.request), output, report, self.service)
         with compiler_parts("compiling"):
             from tunery.service.session import compile_model
 
-        report, _ = compile_model(
-            self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None, any_shape=any_shape
-        )
+        report, _ = compile_model(self.request, output, options)
         return CompiledModel(report.request_of(self.request), output, report)
 
 
@@ -373,16 +376,14 @@ def _tune_there(
 
 
 def _compile_there(
-    service: "ServiceClient", request: "Request", output: Path, *, force: bool, any_shape: bool
+    service: "ServiceClient", request: "Request", output: Path, options: "CompileOptions"
 ) -> "CompileReport":
     from tunery._outputs import NETWORK, check_output
     from tunery.web.client import compile_there
 
     inputs = [] if ":" in request.model else [Path(request.model)]
-    check_output(output, NETWORK, inputs=inputs, force=force)
-    free = {"any_shape": True} if any_shape else {}  # services of earlier versions do not know it
-    asked_for = replace(request, options={"predict": True, **free})
-    return compile_there(service, asked_for, output)[0]
+    check_output(output, NETWORK, inputs=inputs, force=options.force)
+    return compile_there(service, replace(request, options=options.for_service()), output)[0]
 
 
 def _bench_there(service: "ServiceClient", request: "Request", against: Sequence[str], seconds: float) -> "BenchReport":

@@ -164,7 +164,7 @@ def _warn(reason: str) -> None:
 
 
 def _compiled(graph: Any, inputs: Sequence[Any]) -> Run:
-    from tunery.domain.request import FillPolicy, Request
+    from tunery.domain.request import CompileOptions, Request
     from tunery.service.session import compile_model
 
     _check(graph, inputs)
@@ -173,7 +173,8 @@ def _compiled(graph: Any, inputs: Sequence[Any]) -> Run:
     with tempfile.TemporaryDirectory(prefix="tunery-") as place:
         source, file = Path(place, "graph.pt2"), Path(place, "graph.tunery")
         torch.export.save(program, source)
-        compile_model(Request(str(source), threads=torch.get_num_threads(), trust=True), file, FillPolicy())
+        request = Request(str(source), threads=torch.get_num_threads(), trust=True)
+        compile_model(request, file, CompileOptions(predict=True))
         network = load_compiled(file)
     if len(network.inputs) != len(inputs) - len(constants):
         raise _FallBackError("not all of its inputs are used")

@@ -27,7 +27,7 @@ from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Budget, CheckState, DeviceDescription, JobState, Mode, Outcome
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.engines import AgentEngine, Engine, OnUsage
 from tunery.engines.remote.checking import check_host
 from tunery.engines.remote.registry import add_host
@@ -131,7 +131,7 @@ def test_a_network_is_tuned_there_and_its_file_runs_there(
     request = Request(str(tmp_path / "m.onnx"), dialect=dialect, threads=2, budget=budget, store=store, on=PI)
     with Session(store) as session:
         report = session.tune(request, lambda _: None, threading.Event())
-        compiled, _ = session.compile(request, tmp_path / "out.tunery", FillPolicy())
+        compiled, _ = session.compile(request, tmp_path / "out.tunery", CompileOptions(predict=True))
     assert report.job.state is JobState.DONE
     finals = records_in(tmp_path, Mode.FINAL)
     assert {record.measurement.outcome for record in finals} == {Outcome.OK}
@@ -266,7 +266,7 @@ def test_a_users_kernel_in_c_is_built_here_and_tuned_and_delivered_there(pi: Pat
     )
     with Session(store) as session:
         report = session.tune(request, lambda _: None, threading.Event())
-        compiled, _ = session.compile(request, tmp_path / "scale.tunery", FillPolicy())
+        compiled, _ = session.compile(request, tmp_path / "scale.tunery", CompileOptions(predict=True))
     [state] = report.job.tasks
     assert (report.job.state, state.parameters["FAULT"]) == (JobState.DONE, 0)
     assert (times := state.parameters["TIMES"]) < 40

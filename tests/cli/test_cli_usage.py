@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunery._errors import UsageError
-from tunery.cli.console.options import Effort, guess, parse_rivals, parse_shapes
-from tunery.domain.request import FillPolicy
+from tunery.cli.console.options import Effort, fill_options, parse_rivals, parse_shapes
+from tunery.domain.request import FillPolicy, QueryOptions
 
 FAKE = ("--dialect", "fake")
 
@@ -253,12 +253,12 @@ def test_no_arguments_ever_show_a_traceback(command: str, model: str, more: list
 
 
 def test_few_shots_may_be_limited_in_time() -> None:
-    assert guess(0, wanted=False) is None
-    assert guess(4, "20s", wanted=False) == FillPolicy(4, 20.0)
-    assert guess(4, wanted=True) == FillPolicy(4)
+    assert QueryOptions(**fill_options(0, predict=False)).policy is None
+    assert QueryOptions(**fill_options(4, "20s", predict=False)).policy == FillPolicy(4, 20.0)
+    assert QueryOptions(**fill_options(4, predict=True)).policy == FillPolicy(4)
 
 
 @pytest.mark.parametrize(("few_shot", "within"), [(0, "20s"), (4, "20trials"), (4, "20s,5trials"), (4, "soon")])
 def test_a_limit_of_few_shots_that_means_nothing_is_refused(few_shot: int, within: str) -> None:
     with pytest.raises(UsageError, match=r"for example|give --few-shot|such as|write"):
-        guess(few_shot, within, wanted=True)
+        fill_options(few_shot, within, predict=True)

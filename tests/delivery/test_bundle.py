@@ -21,7 +21,7 @@ from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.metaschedule.bundling import bundle as writing
 from tunery.dialects.metaschedule.loading.library import versions
 from tunery.dialects.onnxruntime import OnnxRuntimeDialect
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.models import prepare
 from tunery.service.session import compile_model
 
@@ -40,7 +40,7 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
         patch.setattr(judging, "time_in_turns", ours)
         request = Request("zoo:mlp-mnist", threads=2, store=str(place / "s.db"))
-        compile_model(request, place / "mlp.tunery", FillPolicy())
+        compile_model(request, place / "mlp.tunery", CompileOptions(predict=True))
     return place / "mlp.tunery", bundle(place / "mlp.tunery", place / "bundle")
 
 

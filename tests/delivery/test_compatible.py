@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunery.costmodels import registry
 from tunery.domain import Budget, Mode, Origin, Rung
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, FillPolicy, Request
 from tunery.reports.data import compile_data, query_data, tune_data
 from tunery.service.session import compile_model, query, tune
 from tunery.store import open_store
@@ -87,7 +87,7 @@ def test_a_compiled_file_has_what_a_compatible_device_measured_once_it_is_verifi
     there: Path, tmp_path: Path
 ) -> None:
     request = moved(there, tmp_path / "two", cores=64)
-    report, _ = compile_model(request, tmp_path / "net", FillPolicy())
+    report, _ = compile_model(request, tmp_path / "net", CompileOptions(predict=True))
     assert {rung for rung, _ in report.coverage.values()} == {"compatible-device"}
     data = compile_data(report)
     assert set(data["sources"]) == set(report.coverage)
@@ -143,7 +143,7 @@ def test_what_an_equal_machine_has_measured_is_exact_and_names_it(there: Path, t
     request = moved(there, tmp_path / "two")
     rows = query_data(query(request))["tasks"]
     assert {(row["rung"], row["source"]) for row in rows} == {("exact", "host host-b")}
-    report, _ = compile_model(request, tmp_path / "net", FillPolicy())
+    report, _ = compile_model(request, tmp_path / "net", CompileOptions(predict=True))
     data = compile_data(report)
     assert {one["rung"] for one in data["coverage"].values()} == {"exact"}
     assert data["sources"] == dict.fromkeys(data["coverage"], "host host-b")
@@ -176,7 +176,7 @@ def test_real_kernels_are_verified_and_timed_where_they_are_taken_over(
             for record in source.records(task.key):
                 there = replace(record.provenance, **elsewhere)
                 store.add_record(task, replace(record, provenance=there, job_id=""))
-    report, _ = compile_model(requests[1], tmp_path / "net", FillPolicy())
+    report, _ = compile_model(requests[1], tmp_path / "net", CompileOptions(predict=True))
     assert "compatible-device" in {rung for rung, _ in report.coverage.values()}
     query(requests[1], FillPolicy(few_shot=1))
     with open_store(requests[1].store) as store:

@@ -17,9 +17,8 @@ from tunery.delivery.comparing.compare import Contestants
 from tunery.delivery.fastest import Made, compile_fastest, time_files
 from tunery.dialects import get_dialect
 from tunery.domain import HERE, Network
-from tunery.domain.request import CompileReport, Request
+from tunery.domain.request import CompileOptions, CompileReport, Request
 from tunery.engines import WorkerSpec
-from tunery.reports.text import expected_lines
 from tunery.testing.fake_blobs import FakeBlobs
 from tunery.tuning.work import Work
 
@@ -126,13 +125,13 @@ def test_a_full_disk_costs_a_dialect_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", ["", "one", THEIRS])
-def test_what_the_race_has_found_is_reported_and_not_that_others_used_the_machine_before(
+def test_the_file_that_is_the_fastest_in_turns_is_delivered(
     tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def compiled(work: Work, place: Path, *_: object, **__: object) -> tuple[CompileReport, Network]:
         place.write_text(work.request.dialect)
         network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx")
-        return CompileReport("n", str(place), 1, {}, latency_s=5e-3, busy_ratio=1.25), network
+        return CompileReport("n", str(place), 1, {}, latency_s=5e-3), network
 
     monkeypatch.setattr(fastest, "compile_checked", compiled)
     one, other = (
@@ -145,11 +144,9 @@ def test_what_the_race_has_found_is_reported_and_not_that_others_used_the_machin
         for name in ("one", "other")
     )
     output = tmp_path / "n.tunery"
-    report, _ = asyncio.run(compile_fastest(replace(one, others=(other,)), output, None, lambda _: None))
+    report, _ = asyncio.run(compile_fastest(replace(one, others=(other,)), output, CompileOptions(), lambda _: None))
     assert output.read_text() == report.dialect == ("other" if fails == "one" else "one")
-    assert report.busy_ratio == (1.25 if fails == THEIRS else None)
-    (line,) = expected_lines(report)
-    assert line.startswith("busy") == (fails == THEIRS)
+    assert report.latency_s == {"": 1e-3, "one": 1e-3, THEIRS: 1e-3}[fails]
 
 
 def test_of_contestants_that_cannot_all_start_none_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

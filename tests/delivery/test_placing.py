@@ -11,7 +11,9 @@ from inline_engine import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 
 import tunery
-from tunery.domain.request import Request
+from tunery._errors import WorkError
+from tunery.delivery.files.inspection import inspect
+from tunery.domain.request import CompileOptions, Request
 from tunery.runtime.services import Importer
 from tunery.service.session import Session
 
@@ -92,7 +94,7 @@ def test_the_part_that_loses_runs_in_onnx_runtime_unless_the_whole_is_faster_the
         assert "MatMul v0" in report.elsewhere
         assert ("Neg v6" in report.elsewhere) == (not better)
         assert bool(report.coverage) == better
-        assert (0 < report.elsewhere_share < 1) == better
+        assert (0 < report.verdict.onnxruntime_share < 1) == better
         assert not session.extract(request).elsewhere, "tuning may make it faster"
     compiled = tunery.load_compiled(tmp_path / "slow.tunery")
     x = np.linspace(-1, 1, 128 * 256, dtype=np.float32).reshape(128, 256)
@@ -100,6 +102,48 @@ def test_the_part_that_loses_runs_in_onnx_runtime_unless_the_whole_is_faster_the
     for _ in range(3):
         wanted = -np.exp(wanted)
     np.testing.assert_allclose(compiled(x)[0], wanted, rtol=1e-4)
+
+
+@pytest.mark.tvm
+def test_what_may_be_handed_over_is_the_users_choice(tmp_path: Path, let_win: Callable[..., None]) -> None:
+    let_win("onnxruntime")
+    request = Request(slow_product(tmp_path), threads=1, store=str(tmp_path / "s.db"))
+    reports = {}
+    with Session(request.store) as session:
+        for choice in ("auto", "parts", "never"):
+            options = CompileOptions(onnxruntime=choice)
+            reports[choice], _ = session.compile(request, tmp_path / f"{choice}.tunery", options)
+        with pytest.raises(WorkError, match="nodes need ONNX Runtime"):
+            session.compile(
+                Request(one_if(tmp_path), threads=1, store=request.store), tmp_path / "if.tunery", options
+            )  # fmt: skip
+    assert {choice: bool(report.coverage) for choice, report in reports.items()} == {
+        "auto": False, "parts": True, "never": True,
+    }  # fmt: skip
+    assert not reports["never"].elsewhere
+    verdicts = {choice: report.verdict for choice, report in reports.items()}
+    assert verdicts["auto"].headline.startswith("runs: ONNX Runtime 100 % of the time")
+    assert "tunery 100 %" in verdicts["never"].headline
+    assert verdicts["never"].delivered == verdicts["never"].native == verdicts["auto"].native
+    assert inspect(tmp_path / "never.tunery").file.origin.verdict == verdicts["never"]
+
+
+def one_if(directory: Path) -> str:
+    """A model with a node that no compiler takes."""
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["x"], ["y"])], name, [], [helper.make_tensor_value_info("y", FLOAT, [4])]
+        )
+        for name, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
+    }
+    nodes = [helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0), helper.make_node("Cast", ["m"], ["c"], to=9)]
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("If", ["c"], ["z"], **branches)], "g",
+        [helper.make_tensor_value_info("x", FLOAT, [4])], [helper.make_tensor_value_info("z", FLOAT, [4])],
+    )  # fmt: skip
+    path = directory / "if.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return str(path)
 
 
 @pytest.mark.tvm

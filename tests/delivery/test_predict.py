@@ -18,7 +18,7 @@ from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.delivery.query import Answer
 from tunery.dialects import Suggestions
 from tunery.domain import JobState, Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, FillPolicy, Request
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service.session import Session, compile_model, extract, query
@@ -44,7 +44,7 @@ def test_a_network_nobody_measured_is_delivered_by_prediction(request_: Request,
     assert {choice.rung for choice in answer.choices} == {Rung.ZERO_SHOT}
     assert all(choice.candidate and choice.latency_s is None for choice in answer.choices)
     assert records_in(tmp_path) == [], "nothing was measured, so nothing is recorded"
-    report, _ = compile_model(request_, tmp_path / "net", FillPolicy())
+    report, _ = compile_model(request_, tmp_path / "net", CompileOptions(predict=True))
     assert {rung for rung, _ in report.coverage.values()} == {"zero-shot"}
     assert all(key for _, key in report.coverage.values())
 
@@ -63,7 +63,7 @@ def test_what_a_budget_did_not_reach_is_predicted_and_what_was_tried_is_not(requ
     reached = {task.workload_key for task in tuned.job.tasks if task.measured}
     assert len(reached) == 1
     said: list[str] = []
-    report, _ = compile_model(request_, tmp_path / "net", FillPolicy(), said.append)
+    report, _ = compile_model(request_, tmp_path / "net", CompileOptions(predict=True), said.append)
     assert Counter(rung for rung, _ in report.coverage.values()) == {"exact": 1, "zero-shot": 2}
     assert (report.untuned, report.measured) == (0, 0)
     assert [line.split()[0] for line in said] == ["reading", "predicting", "compiling"]
@@ -71,7 +71,7 @@ def test_what_a_budget_did_not_reach_is_predicted_and_what_was_tried_is_not(requ
     report, _ = compile_model(request_, tmp_path / "net")
     assert {rung for rung, _ in report.coverage.values()} == {"exact"}, "the compiler's default was measured"
     assert report.untuned == 2
-    report, _ = compile_model(request_, tmp_path / "net", FillPolicy(few_shot=3))
+    report, _ = compile_model(request_, tmp_path / "net", CompileOptions(few_shot=3))
     assert (report.untuned, report.measured) == (0, 6)
 
 
@@ -210,12 +210,12 @@ def test_builders_read_the_model_while_tasks_are_extracted_and_only_then(
         return await call(self, worker, method, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Runtime, "call", noted)
-    compile_model(request_, tmp_path / "cold", FillPolicy())
+    compile_model(request_, tmp_path / "cold", CompileOptions(predict=True))
     assert calls.count("read") in {1, 2}, "once for each builder"
     assert max(i for i, each in enumerate(calls) if each == "read") < calls.index("pick")
     run_in(tmp_path, SOURCE, "30trials")
     calls.clear()
-    compile_model(request_, tmp_path / "known", FillPolicy())
+    compile_model(request_, tmp_path / "known", CompileOptions(predict=True))
     assert not {"read", "pick"} & set(calls), "all is known"
 
 
@@ -232,7 +232,7 @@ def test_without_a_model_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
     assert "train one with `tunery costmodel collect`" in query(request_in(tmp_path, SOURCE), FillPolicy()).nothing
     with pytest.raises(UsageError, match="train one with `tunery costmodel collect`"):
         query(request_in(tmp_path, SOURCE), FillPolicy(few_shot=4))
-    report, _ = compile_model(request_in(tmp_path, SOURCE), tmp_path / "net", FillPolicy())
+    report, _ = compile_model(request_in(tmp_path, SOURCE), tmp_path / "net", CompileOptions(predict=True))
     assert {rung for rung, _ in report.coverage.values()} == {"compiler-default"}
     assert len(report.refused) == 3, "each task says why"
 
@@ -306,5 +306,5 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
     choose = compiling.Linker.choices
     monkeypatch.setattr(compiling, "start_onnxruntime", outputs)
     monkeypatch.setattr(compiling.Linker, "choices", chosen)
-    compile_model(request_, tmp_path / "net", FillPolicy(few_shot=few_shot))
+    compile_model(request_, tmp_path / "net", CompileOptions(few_shot=few_shot))
     assert done == (["chosen", "outputs"] if few_shot else ["outputs", "chosen"])

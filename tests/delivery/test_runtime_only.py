@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.service.session import compile_model
 
 pytestmark = pytest.mark.tvm
@@ -66,7 +66,7 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         patch.setattr("tunery.delivery.placing.judging.time_in_turns", ours)
         request = Request("zoo:mlp-mnist", threads=2, store=str(place / "s.db"))
-        compile_model(request, place / "mlp.tunery", FillPolicy())
+        compile_model(request, place / "mlp.tunery", CompileOptions(predict=True))
     return place / "mlp.tunery"
 
 

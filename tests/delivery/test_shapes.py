@@ -25,7 +25,7 @@ from tunery._errors import UsageError
 from tunery.delivery.files.inspection import inspect
 from tunery.delivery.files.signing import create_key
 from tunery.dialects import Array, NetworkCompiler, get_dialect
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.models import prepare
 from tunery.service.session import bench, compile_model, extract
 
@@ -262,7 +262,7 @@ def test_a_model_is_compiled_for_several_shapes(tmp_path: Path, let_win: Callabl
     request = Request(str(source), {"batch": (1,)}, threads=1, store=str(tmp_path / "s.db"),
                       more_shapes=({"batch": (4,)},))  # fmt: skip
     let_win("tunery", "onnxruntime")
-    report, network = compile_model(request, tmp_path / "a.tunery", FillPolicy())
+    report, network = compile_model(request, tmp_path / "a.tunery", CompileOptions(predict=True))
     assert [one.by_onnxruntime for one in report.shapes] == [False, True]
     assert network.inputs[0].shape == (-1, 192)
     held = tunery.load_compiled(tmp_path / "a.tunery")
@@ -270,7 +270,7 @@ def test_a_model_is_compiled_for_several_shapes(tmp_path: Path, let_win: Callabl
     with pytest.raises(UsageError, match=r"\[4, 192\]"):
         held(rows(2))
     let_win("tunery")
-    report, _ = compile_model(request, tmp_path / "b.tunery", FillPolicy(), any_shape=True)
+    report, _ = compile_model(request, tmp_path / "b.tunery", CompileOptions(predict=True, any_shape=True))
     assert not any(one.by_onnxruntime for one in report.shapes)
     free = tunery.load_compiled(tmp_path / "b.tunery")
     with warnings.catch_warnings():
@@ -282,10 +282,12 @@ def test_a_model_is_compiled_for_several_shapes(tmp_path: Path, let_win: Callabl
     with pytest.raises(UsageError):
         bench(request)
     with pytest.raises(UsageError):
-        compile_model(request, tmp_path / "c.tunery", FillPolicy(), more_targets=["native"])
+        compile_model(request, tmp_path / "c.tunery", CompileOptions(predict=True, targets=("native",)))
     assert sorted(one.name for one in tmp_path.iterdir() if one.suffix == ".tunery") == ["a.tunery", "b.tunery"]
     if platform.machine() == "x86_64":
-        report, _ = compile_model(request, tmp_path / "c.tunery", FillPolicy(), any_shape=True, more_targets=[LESSER])
+        report, _ = compile_model(
+            request, tmp_path / "c.tunery", CompileOptions(predict=True, any_shape=True, targets=(LESSER,))
+        )
         assert report.targets == ("native", LESSER)
         found = inspect(tmp_path / "c.tunery")
         assert (len(found.shapes), len(found.targets)) == (3, 2)

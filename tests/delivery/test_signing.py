@@ -14,7 +14,7 @@ import pytest
 import tunery
 from tunery._errors import UsageError
 from tunery.delivery.files.signing import create_key, read_key, sign
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.service.session import compile_model
 from tunery.testing.fake_dialect import FakeDialect, fake_network
 
@@ -164,7 +164,7 @@ def test_a_network_of_the_compiler_is_signed_with_its_library_and_its_weights(
     whole = tmp_path / "net.tunery"
     let_win("tunery")
     request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
-    report, _ = compile_model(request, whole, FillPolicy(), sign=key)
+    report, _ = compile_model(request, whole, CompileOptions(predict=True, sign=str(key)))
     assert report.size_bytes == whole.stat().st_size
     network = tunery.load_compiled(whole, trusted=f"{key}.pub")
     assert network(*[np.zeros(spec.shape, spec.dtype) for spec in network.inputs])
@@ -184,5 +184,9 @@ def test_a_network_of_the_compiler_is_signed_with_its_library_and_its_weights(
 def test_a_key_is_never_replaced_by_what_it_signs(key: Path, tmp_path: Path) -> None:
     before = key.read_bytes()
     with pytest.raises(UsageError, match="works on"):
-        compile_model(Request("fake:demo", dialect="fake", store=str(tmp_path / "s.db")), key, force=True, sign=key)
+        compile_model(
+            Request("fake:demo", dialect="fake", store=str(tmp_path / "s.db")),
+            key,
+            CompileOptions(force=True, sign=str(key)),
+        )
     assert key.read_bytes() == before

@@ -17,7 +17,7 @@ from tunery.delivery.files.inspection import inspect
 from tunery.delivery.files.signing import create_key
 from tunery.dialects import Array, NetworkCompiler, get_dialect
 from tunery.domain import DeviceDescription
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.models import prepare
 from tunery.service.session import compile_model
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_combined_is_said_in_one_sentence(files: tuple[Path, Path
 def test_a_model_is_compiled_for_several_targets(tmp_path: Path, let_win: Callable[..., None]) -> None:
     request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
     let_win("tunery", "onnxruntime")  # which does not matter for the second target: that is for other processors
-    report, _ = compile_model(request, tmp_path / "a.tunery", FillPolicy(), more_targets=[LESSER])
+    report, _ = compile_model(request, tmp_path / "a.tunery", CompileOptions(predict=True, targets=(LESSER,)))
     assert report.targets == ("native", LESSER)
     [further] = report.further
     assert (further.target, further.kept) == (LESSER, True)
@@ -175,7 +175,7 @@ def test_a_model_is_compiled_for_several_targets(tmp_path: Path, let_win: Callab
     assert len(found.targets) == 2
     assert 0 < found.members["weights.bin"] < 1.01 * prepare("zoo:mlp-mnist", {}, tmp_path).parameters * 4
     let_win("onnxruntime")
-    report, _ = compile_model(request, tmp_path / "b.tunery", more_targets=[LESSER])
+    report, _ = compile_model(request, tmp_path / "b.tunery", CompileOptions(targets=(LESSER,)))
     assert report.targets == ("native",)
     assert inspect(tmp_path / "b.tunery").file.dialect == "onnxruntime"
     assert sorted(one.suffix for one in tmp_path.iterdir() if one.is_file())[-2:] == [".tunery", ".tunery"]

@@ -19,7 +19,7 @@ import tunery
 from tunery._errors import TuneryError, UsageError
 from tunery.delivery.files.inspection import inspect
 from tunery.dialects import NetworkCompiler, get_dialect
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.models import prepare
 from tunery.service.session import compile_model
 
@@ -44,7 +44,7 @@ def _pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     place = tmp_path_factory.mktemp("pair")
     one, other = place / "one.tunery", place / "other.tunery"
     request = Request("zoo:mlp-mnist", threads=1, store=f"sqlite:///{place / 'store.db'}")
-    compile_model(request, one, FillPolicy())
+    compile_model(request, one, CompileOptions(predict=True))
     assert inspect(one).members["weights.bin"] > 0
     return one, rewritten(one, other, lambda _, manifest: manifest["instructions"].pop())
 

@@ -14,7 +14,7 @@ from tunery.dialects import store_built
 from tunery.dialects.configurations.candidates import candidate_of
 from tunery.dialects.kernels import UsersKernels
 from tunery.domain import Budget, Measurement, Origin, Outcome
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.measuring.service import Measurer
 from tunery.service.session import Session
 from tunery.store import open_store
@@ -92,7 +92,7 @@ def check_that_no_cheat_wins(path: Path, directory: Path, dialect: str, ending: 
     )
     with Session(request.store) as session:
         report = session.tune(request)
-        compiled, _ = session.compile(request, directory / "square.tunery", FillPolicy())
+        compiled, _ = session.compile(request, directory / "square.tunery", CompileOptions(predict=True))
     with open_store(request.store) as store:
         records = store.records()
     outcomes = {json.loads(one.candidate.body)["parameters"]["FAULT"]: one.measurement.outcome for one in records}

@@ -24,7 +24,7 @@ from tunery.dialects.iree import IreeDialect
 from tunery.dialects.iree.kernel import Module
 from tunery.dialects.iree.tools import compile_module, cpu_flags, native_processor
 from tunery.domain import Budget, DeviceDescription, Network, Target
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
 from tunery.service.session import Session
@@ -144,7 +144,7 @@ def test_a_job_ends_with_a_network_that_is_right(tmp_path: Path) -> None:
     )
     with Session(request.store) as session:
         report = session.tune(request)
-        session.compile(request, tmp_path / "small.tunery", FillPolicy())
+        session.compile(request, tmp_path / "small.tunery", CompileOptions(predict=True))
     assert report.job.spend.trials > 0
     inputs = make_inputs(network.inputs, 0)
     theirs = onnxruntime.InferenceSession(network.path).run(None, {"image": inputs[0], "ids": inputs[1]})
@@ -160,7 +160,7 @@ def test_one_budget_over_two_compilers_gives_the_faster_network_and_operators_of
     )
     with Session(store) as session:
         report = session.tune(request)
-        compiled, network = session.compile(request, tmp_path / "mlp.tunery", FillPolicy())
+        compiled, network = session.compile(request, tmp_path / "mlp.tunery", CompileOptions(predict=True))
     assert {task.dialect for task in report.job.tasks if task.measured} == {"metaschedule", "iree"}
     latencies = {one.dialect: one.latency_s for one in compiled.dialects}
     assert latencies.keys() == {"metaschedule", "iree"}

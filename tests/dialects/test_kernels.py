@@ -27,7 +27,7 @@ from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.dialects.kernels.kernel_tuner import Result, cache_of
 from tunery.domain import Budget, Candidate, DeviceDescription, Network, Outcome, Target, Task
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.service.session import Session, compile_model
 from tunery.store import open_store
 from tunery.testing.dialect_contract import DialectContract
@@ -307,7 +307,7 @@ def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     )
     with Session(request.store) as session:
         report = session.tune(request)
-        compiled, _ = session.compile(request, tmp_path / "square.tunery", FillPolicy())
+        compiled, _ = session.compile(request, tmp_path / "square.tunery", CompileOptions(predict=True))
     with open_store(request.store) as store:
         records = store.records()
     outcomes = {json.loads(one.candidate.body)["parameters"]["FAULT"]: one.measurement.outcome for one in records}
@@ -381,7 +381,7 @@ def test_the_texts_beside_a_file_never_replace_an_authors_source(tmp_path: Path)
     request = Request(str(path), dialect="kernels", threads=1, store=str(tmp_path / "store.db"))
     (tmp_path / "product.tuned.c").write_text("int mine;")
     with Session(request.store) as session, pytest.raises(UsageError, match=r"product\.tuned\.c"):
-        session.compile(request, tmp_path / "product.tunery", FillPolicy())
+        session.compile(request, tmp_path / "product.tunery", CompileOptions(predict=True))
     assert (tmp_path / "product.tuned.c").read_text() == "int mine;"
     assert (tmp_path / "product.c").read_text() == PRODUCT
 

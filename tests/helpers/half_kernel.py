@@ -7,7 +7,7 @@ import numpy as np
 
 import tunery
 from tunery.domain import Budget, Outcome
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.service.session import Session
 from tunery.store import open_store
 
@@ -48,7 +48,7 @@ def check_half(path: Path, directory: Path, dialect: str) -> dict[str, str]:
     )
     with Session(request.store) as session:
         session.tune(request)
-        compiled, _ = session.compile(request, directory / "scale.tunery", FillPolicy())
+        compiled, _ = session.compile(request, directory / "scale.tunery", CompileOptions(predict=True))
     with open_store(request.store) as store:
         outcomes = {
             json.loads(one.candidate.body)["parameters"]["FAULT"]: one.measurement.outcome for one in store.records()

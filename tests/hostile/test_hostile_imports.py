@@ -19,7 +19,7 @@ from tunery import load_compiled
 from tunery._errors import StoreError
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Measurement, Origin, Outcome, Provenance, Record, Verification
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.engines import LocalEngine
 from tunery.measuring.settings import Settings
 from tunery.runtime.record_checks import RecordChecks
@@ -163,7 +163,7 @@ def expect_nothing_believed(place: Place, url: str) -> None:
     with Session(url) as session:
         request = Request(place.model, threads=1, budget=Budget(trials=60))
         report = session.tune(request)
-        session.compile(request, place.folder / "net.tunery", FillPolicy())
+        session.compile(request, place.folder / "net.tunery", CompileOptions(predict=True))
     x = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
     [output] = load_compiled(place.folder / "net.tunery")(x)
     np.testing.assert_allclose(output, np.full((4, 16), 1 / 16, np.float32), rtol=1e-4)

@@ -35,7 +35,7 @@ from tunery.blobs import DirectoryBlobs
 from tunery.delivery.files.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome
-from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
+from tunery.domain.request import CompileOptions, Progress, Request, TuneReport
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import add_host, remove_host
@@ -345,7 +345,7 @@ def test_a_real_operator_is_built_and_measured_in_an_agent(tmp_path: Path) -> No
     )
     with runtimes() as made, Session(request.store) as session:
         report = session.tune(request, lambda _: None, threading.Event())
-        session.compile(request, tmp_path / "out.tunery", FillPolicy())
+        session.compile(request, tmp_path / "out.tunery", CompileOptions(predict=True))
     assert report.job.state is JobState.DONE
     assert {record.measurement.outcome for record in records_in(tmp_path, Mode.FINAL)} == {Outcome.OK}
     measured = [span for span in made[0].dispatch.spans if span.kind in {"measure", "finals"}]

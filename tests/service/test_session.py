@@ -14,7 +14,7 @@ import pytest
 
 from tunery.delivery.files.loading import load_compiled
 from tunery.domain import Budget, JobState, JobStatus
-from tunery.domain.request import MODEL_CHANGED, FillPolicy, Progress, Request
+from tunery.domain.request import MODEL_CHANGED, CompileOptions, Progress, Request
 from tunery.reports.data import compile_report
 from tunery.reports.job import COMPILED
 from tunery.runtime.importing import stamp_of
@@ -139,12 +139,12 @@ def test_a_file_that_is_replaced_after_tuning_changes_nothing_of_what_is_deliver
     with Session(str(tmp_path / "store.db")) as session:
         tuned = session.tune(request)
         assert MODEL_CHANGED not in tuned.job.message
-        assert not session.compile(request, tmp_path / "model.tunery", FillPolicy())[0].model_changed
+        assert not session.compile(request, tmp_path / "model.tunery", CompileOptions(predict=True))[0].model_changed
         if beside:
             (tmp_path / "weights").write_bytes(np.full((16, 16), 2.0, np.float32).tobytes())
         else:
             model(source, 2.0)
-        assert session.compile(request, tmp_path / "model.tunery", FillPolicy())[0].model_changed
+        assert session.compile(request, tmp_path / "model.tunery", CompileOptions(predict=True))[0].model_changed
         source.unlink()
         report = session.bench(request, ("onnxruntime", "untuned"), 0.1, tmp_path / "model.tunery")
     assert report.latency_s.keys() == {"tunery", "untuned", "onnxruntime"}
@@ -180,7 +180,7 @@ def test_a_file_that_is_deleted_while_its_job_runs_costs_nothing_and_is_said(tmp
         assert not source.exists()
         assert tuned.job.state is JobState.DONE
         assert MODEL_CHANGED in tuned.job.message
-        report, _ = session.compile(request, tmp_path / "model.tunery", FillPolicy())
+        report, _ = session.compile(request, tmp_path / "model.tunery", CompileOptions(predict=True))
     assert report.model_changed
     [output] = load_compiled(tmp_path / "model.tunery")(np.ones((4, 16), np.float32))
     np.testing.assert_array_equal(output, np.full((4, 16), 16.0, np.float32))

@@ -9,7 +9,7 @@ import pytest
 from tunery._errors import UsageError
 from tunery.delivery.files.loading import load_compiled
 from tunery.domain import Budget, JobState, JobStatus, Prospect, Spend, TaskState
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.service.budgets.split import BudgetSplit
 from tunery.service.manager import JobManager
 from tunery.service.session import Session
@@ -131,7 +131,7 @@ def test_a_dialect_that_is_missing_costs_a_sentence_and_the_other_goes_on(tmp_pa
     request = Request("fake:demo?tasks=2", dialect="fake,iree", threads=1, budget=Budget.parse("8trials"))
     with Session(str(tmp_path / "store.db")) as session:
         tuned = session.tune(request)
-        report, _ = session.compile(request, tmp_path / "demo.tunery", FillPolicy())
+        report, _ = session.compile(request, tmp_path / "demo.tunery", CompileOptions(predict=True))
         with pytest.raises(UsageError, match="one dialect"):
             session.query(request)
     assert tuned.job.state is JobState.DONE

@@ -163,7 +163,7 @@ def test_what_a_request_says_itself_is_no_option(site: Served, name: str) -> Non
         submit(client, Request(NET, dialect="fake", options={name: "1h"}))
 
 
-def test_services_of_earlier_versions_are_sent_what_they_know(
+def test_the_options_of_a_file_are_sent_by_command_and_from_python(
     site: Served, tuned: tunery.Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
@@ -175,12 +175,12 @@ def test_services_of_earlier_versions_are_sent_what_they_know(
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
     monkeypatch.setattr(ServiceClient, "submit", take)
     words = ["compile", NET, *HOW, "-o", str(tmp_path / "net.bin"), "--server", site.url]
-    for more in ([], ["--any-shape"]):
+    for more in ([], ["--any-shape", "--onnxruntime", "parts"]):
         assert CliRunner().invoke(app, [*words, *more]).exit_code == 2
-    for any_shape in (False, True):
+    for any_shape, handed_over in ((False, "auto"), (True, "parts")):
         with pytest.raises(tunery.UsageError):
-            tuned.compile(tmp_path / "net.bin", any_shape=any_shape)
-    assert [body.get("any_shape") for body in sent] == [None, True] * 2
+            tuned.compile(tmp_path / "net.bin", any_shape=any_shape, onnxruntime=handed_over)
+    assert [(body["any_shape"], body["onnxruntime"]) for body in sent] == [(False, "auto"), (True, "parts")] * 2
 
 
 def test_a_jobs_report_and_file_are_shown_from_the_service(

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from json import dumps
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,6 +59,7 @@ def compile_(
     any_shape: Annotated[
         bool, typer.Option("--any-shape", help="Let ONNX Runtime run other shapes: the file holds the model too.")
     ] = False,
+    onnxruntime: options.OnnxRuntime = options.HandOver.AUTO,
     trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
     server: Server = "",
@@ -72,43 +72,38 @@ def compile_(
     request = options.make_request(
         model, target=target[0], on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
-    guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
+    from tunery.domain.request import CompileOptions
+    from tunery.reports.data import compile_data
+
+    fill = options.fill_options(few_shot, few_shot_budget, predict=effort is Ready.QUICK)
+    told = CompileOptions(
+        **fill, force=force, sign=sign, any_shape=any_shape, onnxruntime=onnxruntime.value, targets=tuple(target[1:])
+    )  # fmt: skip
+    hosts: dict[str, list[str]] = {}
     if url := server_of(server, store):
-        if len(target) > 1:
+        if told.targets:
             raise UsageError(
                 "a service compiles for one target; fetch a file of each, and put them together with `tunery combine`"
             )
         if sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
-        from tunery.reports.data import compile_data
         from tunery.web.client import compile_there, connect
 
         path = fetched_file(request, output, force=force)
-        free = {"any_shape": True} if any_shape else {}  # services of earlier versions do not know it
-        asked_for = replace(request, options={**options.fill_of(guess), **free})
         with connect(url) as service, watching(service, verbose=verbose, output=path, force=force) as watcher:
-            report, network = compile_there(service, asked_for, path, watcher)
-        if json:
-            emit(compile_data(report))
-        else:
-            _print(report, network, request, predicted=guess is not None, verbose=False)
-        return
-    from tunery.cli.console.live import LiveLine
-    from tunery.reports.data import compile_data
-    from tunery.service.session import compile_model
+            report, network = compile_there(service, replace(request, options=told.for_service()), path, watcher)
+    else:
+        from tunery.cli.console.live import LiveLine
+        from tunery.service.session import compile_model
 
-    _begin(*request.dialects)
-    path, hosts = network_path(request, output), say_hosts()
-    with LiveLine(verbose=verbose) as live:
-        report, network = compile_model(
-            request, path, guess, lambda text: live.say(text, phase=text),
-            force=force, sign=Path(sign) if sign else None, more_targets=target[1:],
-            any_shape=any_shape,
-        )  # fmt: skip
+        _begin(*request.dialects)
+        path, hosts = network_path(request, output), {"hosts": say_hosts()}
+        with LiveLine(verbose=verbose) as live:
+            report, network = compile_model(request, path, told, lambda text: live.say(text, phase=text))
     if json:
-        emit({**compile_data(report), "hosts": hosts})
+        emit({**compile_data(report), **hosts})
         return
-    _print(report, network, request, predicted=guess is not None, verbose=verbose)
+    _print(report, network, request, predicted=told.policy is not None, verbose=verbose and not url)
 
 
 def _print(report: "CompileReport", network: "Network", request: "Request", *, predicted: bool, verbose: bool) -> None:
@@ -116,18 +111,18 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
-    from tunery.reports.text import NO_KERNELS, call, dialect_lines, elsewhere_lines, expected_lines, target_lines
+    from tunery.reports.text import call, dialect_lines, elsewhere_lines, headlines, target_lines
 
+    for line in headlines(report):
+        say(line)
     if report.coverage:
         say(as_text(_table(report), width()))
     lines = [
         *(_sources(report, predicted=predicted) if report.coverage else ()),
         *batch_lines(network.batch_of_one),
         *dialect_lines(report),
-        *([NO_KERNELS] if report.no_kernels else []),
         *elsewhere_lines(report.elsewhere),
         *(of_compile(report, request) if verbose else ()),
-        *expected_lines(report),
     ]
     for line in lines:
         say(line)

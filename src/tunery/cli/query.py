@@ -74,15 +74,16 @@ def query(
         subject, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust,
         latency_target=latency_target,
     )  # fmt: skip
-    policy = options.guess(few_shot, few_shot_budget, wanted=zero_shot)
+    fill = options.fill_options(few_shot, few_shot_budget, predict=zero_shot)
+    fills = zero_shot or few_shot > 0
     url = server_of(server, store)
     if all_known:
-        if policy is not None or latency_target:
+        if fills or latency_target:
             raise UsageError("--all shows what was measured; leave out --zero-shot, --few-shot and --latency-target")
         _query_all(url, request, as_json=json, verbose=verbose)
         return
-    asked_for = replace(request, kind="query", options=options.fill_of(policy))
-    answer = answered(url, asked_for, create=policy is not None, verbose=verbose)
+    asked_for = replace(request, kind="query", options=fill)
+    answer = answered(url, asked_for, create=fills, verbose=verbose)
     if answer["nothing"]:
         from tunery.reports.text import asked
 
@@ -93,7 +94,7 @@ def query(
         emit({name: answer[name] for name in _DOCUMENTED})
     else:
         _print(answer)
-        if answer["open"] and policy is None:
+        if answer["open"] and not fills:
             say(f"{len(answer['open'])} have no tuned candidate; `tunery compile` predicts one, as --zero-shot shows")
 
 

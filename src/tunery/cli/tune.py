@@ -44,6 +44,7 @@ def tune(
     output: Output = "",
     force: options.Force = False,
     against: options.Against = "",
+    onnxruntime: options.OnnxRuntime = options.HandOver.AUTO,
     threads: options.Threads = 0,
     shape: options.Shapes = None,
     seed: options.Seed = 0,
@@ -66,6 +67,7 @@ def tune(
         raise UsageError("--against compares for one shape; leave it out, and then `tunery bench` compares for each")
     if rivals and len(request.dialects) > 1 and not output:
         raise UsageError("--against compares one compiled file; add -o FILE, or name one --dialect")
+    request = replace(request, options={"onnxruntime": onnxruntime.value})
     if url := server_of(server, store):
         if rivals:
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")
@@ -87,7 +89,7 @@ def _tune_there(
 
     with connect(url) as service:
         with watching(service, verbose=verbose, output=output, force=force) as watcher:
-            asked_for = replace(request, options={"deliver": output is not None})
+            asked_for = replace(request, options={**request.options, "deliver": output is not None})
             status, began = run_there(service, asked_for, watcher)
         if not began or status.state is not JobState.DONE:
             report(status, as_json=as_json)

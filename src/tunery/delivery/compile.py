@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,47 +21,34 @@ from tunery.delivery.placing.mending import mended
 from tunery.delivery.predict import get_ready
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Network, Target
-from tunery.domain.request import CompileReport, FillPolicy, Request
+from tunery.domain.request import BUSY, NEEDED, CompileOptions, CompileReport, FillPolicy, Request, Verdict
 from tunery.runtime.importing import both
 from tunery.store import file_of
 from tunery.tuning.learning import InitialModel
 from tunery.tuning.work import Work
 
 
-def check_place(output: Path, request: Request, *, force: bool = False, sign: Path | None = None) -> None:
-    """Check that the request's compiled network may be written to `output`; `force`: whatever kind of file is there."""
-    check_output(output, NETWORK, inputs=[*files_of(request), *([sign] if sign else [])], force=force)
-    if sign:
+def check_place(output: Path, request: Request, options: CompileOptions) -> None:
+    """Check that the request's compiled network may be written to `output`, and that its key is one."""
+    check_output(output, NETWORK, inputs=inputs_of(request, options), force=options.force)
+    if options.key:
         from tunery.delivery.files.signing import read_key
 
-        read_key(sign)
+        read_key(options.key)
 
 
-def files_of(request: Request) -> list[Path]:
-    """Return the files that a request reads or keeps its records in, which no output may replace."""
+def inputs_of(request: Request, options: CompileOptions) -> list[Path]:
+    """Return the files that a compilation reads or keeps its records in, which no output may replace."""
     names = (name for name in (request.model, request.prices) if name and ":" not in name.partition("/")[0])
-    return [path for path in (*map(Path, names), file_of(request.store)) if path]
+    return [path for path in (*map(Path, names), file_of(request.store), options.key) if path]
 
 
 async def compile_checked(
-    work: Work,
-    output: Path,
-    policy: FillPolicy | None,
-    say: Callable[[str], None],
-    *,
-    force: bool = False,
-    sign: Path | None = None,
-    raced: bool = True,
+    work: Work, output: Path, options: CompileOptions, say: Callable[[str], None]
 ) -> tuple[CompileReport, Network]:
-    """Compile, and put the file at `output` once its outputs are those of ONNX Runtime.
-
-    Operators without a record use the compiler's default, or with a `policy` what the cost model predicts to be
-    fastest, verified but not measured. `say` is called with what goes on. With `force`, `output` may replace a file of
-    another kind. With the private key in `sign`, the file is signed. If not `raced`, it does not matter whether ONNX
-    Runtime is faster here: the file is for other processors.
-    """
+    """Compile, and put the file at `output` once its outputs are those of ONNX Runtime; `say` gets what goes on."""
     request = replace(work.request, store=work.store.url)
-    check_place(output, request, force=force, sign=sign)
+    check_place(output, request, options)
     prepared: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
 
     def allow(network: Network) -> None:
@@ -76,25 +63,21 @@ async def compile_checked(
 
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
     say("reading the model")
-    with closing(Linker(work, policy)) as linker, work.runtime.blobs.scratch() as directory:
+    with closing(Linker(work, options.policy)) as linker, work.runtime.blobs.scratch() as directory:
         with ExitStack() as ends:
-            made, theirs = await both(_compile_and_allow(linker, allow, say), expected())
+            made, theirs = await both(_compile_and_allow(linker, options, allow, say), expected())
             network = made.network
             # Those of the dialect's own file, though ONNX Runtime may run the network in ours: others can use them.
             compiler = NetworkCompiler.of(get_dialect(request.dialect))
             texts = {} if made.kept else compiler.texts(work.runtime.blobs.get(made.blob))
             if network.blob and not made.kept:
                 say("comparing the network with ONNX Runtime")
-                made = await _judged(linker, made, theirs, say, raced=raced)
+                made = await _judged(linker, made, theirs, options.onnxruntime, say)
         origin = await _origin(work, made, theirs)
         linker.take(made, directory / "network")
         extend_manifest(directory / "network", {"origin": origin})
-        if sign:
-            from tunery.delivery.files.signing import read_key
-            from tunery.delivery.files.signing import sign as add_signature
-
-            add_signature(directory / "network", read_key(sign))
-        inputs = [*files_of(request), *([sign] if sign else [])]
+        add_signature(directory / "network", options)
+        inputs, force = inputs_of(request, options), options.force
         size_bytes = (directory / "network").stat().st_size
         beside = [output.with_name(f"{output.stem}.tuned{ending}") for ending in texts]
         for path in beside:
@@ -110,6 +93,14 @@ async def compile_checked(
     return report, network
 
 
+def add_signature(path: Path, options: CompileOptions) -> None:
+    """Sign a file if that is asked for."""
+    if options.key:
+        from tunery.delivery.files.signing import read_key, sign
+
+        sign(path, read_key(options.key))
+
+
 async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str, Any]:
     """Return what a file says of where it comes from: compiler, device, records and verification."""
     device, imported = await work.runtime.device(), await work.model()
@@ -120,6 +111,7 @@ async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str
         "device": {"name": device.name, "cores": len(device.cores), "fingerprint": device.fingerprint},
         "rungs": dict(Counter(rung for rung, _ in made.report.coverage.values())),
         "elsewhere": len(made.report.elsewhere),
+        "verdict": asdict(made.report.verdict) if made.report.verdict else None,
         "verified": {
             "against": f"onnxruntime {version('onnxruntime')}",
             "outputs": len(theirs.outputs),
@@ -131,50 +123,49 @@ async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str
 
 
 async def _judged(
-    linker: Linker,
-    made: CompiledModel,
-    theirs: Expected,
-    say: Callable[[str], None],
-    *,
-    raced: bool,
+    linker: Linker, made: CompiledModel, theirs: Expected, onnxruntime: str, say: Callable[[str], None]
 ) -> CompiledModel:
-    """Return the model with the operators in ONNX Runtime that compute something else, and the parts that are slower.
+    """Return the model with what computes something else, or is slower, in ONNX Runtime, as far as that is allowed.
 
-    All of it runs there if that does not help. If not `raced`, nothing is too slow.
+    All of it runs there only where nothing else helps.
     """
-    work = linker.work
+    work, name = linker.work, made.network.name
     judged = await judge(work, made, theirs)
     if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
-        raise WorkError(f"{made.network.name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
-    if judged.wrong:
+        raise WorkError(f"{name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
+    if judged.wrong and onnxruntime != "never":
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)
-    if judged.wrong and made.network.weights:
-        raise WorkError(
-            f"{made.network.name} is not compiled, {judged.wrong}; ONNX Runtime runs no file of more than 2 GB instead"
-        )
-    if not raced or made.network.weights:  # ONNX Runtime cannot have it whole
+    if judged.wrong and (made.network.weights or onnxruntime in {"never", "parts"}):
+        barred = f"may not run it (--onnxruntime {onnxruntime})"
+        why = "runs no file of more than 2 GB" if made.network.weights else barred
+        raise WorkError(f"{name} is not compiled, {judged.wrong}; ONNX Runtime {why} instead")
+    native = judged
+    if onnxruntime in {"never", NEEDED} or made.network.weights:  # so large a file ONNX Runtime cannot have
         judged = replace(judged, slower="")
     if judged.slower and judged.kernels and judged.nodes:
         say("looking for the parts that ONNX Runtime runs faster")
         made, judged = await divided(linker, made, judged, theirs)
-    if reason := judged.wrong or judged.slower:
+    if (reason := judged.wrong or judged.slower) and onnxruntime != "parts":
         kept = await _kept(linker, made, reason)
-        own_s = judged.ours_s if judged.slower and not judged.busy else None
-        busy_ratio = judged.ratio if judged.slower and judged.busy else None
-        return replace(kept, report=replace(kept.report, max_abs_error=0.0, own_s=own_s, busy_ratio=busy_ratio))
-    report = replace(made.report, max_abs_error=judged.error, elsewhere_share=judged.share)
-    if judged.busy:
-        report = replace(report, busy_ratio=judged.ratio)
-    else:
-        report = replace(report, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s)
+        verdict = replace(kept.report.verdict or Verdict(), native=native.speed)
+        report = replace(kept.report, max_abs_error=0.0, verdict=verdict, native_s=native.ours_s)
+        return replace(kept, report=report)
+    verdict = Verdict(judged.share, judged.speed, native.speed, BUSY if judged.busy else "")
+    report = replace(
+        made.report, max_abs_error=judged.error, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s,
+        verdict=verdict, native_s=native.ours_s,
+    )  # fmt: skip
     return replace(made, report=report)
 
 
 async def _kept(linker: Linker, made: CompiledModel, reason: str) -> CompiledModel:
     """Return the model as a file that ONNX Runtime runs, for a reason."""
     kept = await linker.kept(made.network, reason)
-    report = replace(made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere)
+    report = replace(
+        made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere,
+        verdict=Verdict(onnxruntime_share=1.0),
+    )  # fmt: skip
     return replace(made, report=report, blob=kept.blob, kept=True)
 
 
@@ -185,7 +176,7 @@ async def compile_only(work: Work, ends: ExitStack, *, tuned: bool = True) -> Co
 
 
 async def _compile_and_allow(
-    linker: Linker, allow: Callable[[Network], None], say: Callable[[str], None]
+    linker: Linker, options: CompileOptions, allow: Callable[[Network], None], say: Callable[[str], None]
 ) -> CompiledModel:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
     work, policy = linker.work, linker.policy
@@ -206,10 +197,17 @@ async def _compile_and_allow(
         await asyncio.gather(*ready, return_exceptions=True)
     allow(imported.network)
     say("compiling the network")
+    alone = options.onnxruntime in {"never", "parts"}
+    if imported.elsewhere and options.onnxruntime == "never":
+        node, why = next(iter(imported.elsewhere.items()))
+        raise WorkError(
+            f"{imported.network.name} is not compiled: {len(imported.elsewhere)} of its nodes need ONNX Runtime, the "
+            f"first of them {node} ({why}); leave out --onnxruntime never"
+        )
     try:
         return await linker.link(imported, known)
     except (DialectError, EngineError) as error:
-        if not imported.network.blob or imported.network.weights or not has_rivals(work.runtime):
+        if alone or not imported.network.blob or imported.network.weights or not has_rivals(work.runtime):
             raise
         unmade = CompiledModel(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
         return await _kept(linker, unmade, f"since it does not compile: {error}")

@@ -10,9 +10,9 @@ from statistics import median
 from tunery._errors import TuneryError
 from tunery._outputs import NETWORK, TEXT, check_output, publish
 from tunery.delivery.comparing.compare import Contestants, Expected
-from tunery.delivery.compile import check_place, compile_checked, files_of
+from tunery.delivery.compile import check_place, compile_checked, inputs_of
 from tunery.domain import Network
-from tunery.domain.request import CompileReport, DialectResult, FillPolicy
+from tunery.domain.request import CompileOptions, CompileReport, DialectResult
 from tunery.engines import Role
 from tunery.tuning.work import Work
 
@@ -22,20 +22,14 @@ Made = tuple[Work, CompileReport, Network]
 
 
 async def compile_fastest(
-    work: Work,
-    output: Path,
-    policy: FillPolicy | None,
-    say: Callable[[str], None],
-    *,
-    force: bool = False,
-    sign: Path | None = None,
+    work: Work, output: Path, options: CompileOptions, say: Callable[[str], None]
 ) -> tuple[CompileReport, Network]:
-    """Do as `compile_checked` for each dialect of a job, and put the fastest file at `output`.
+    """Compile as `compile_checked` does for each dialect of a job, and put the fastest file at `output`.
 
     A dialect that cannot compile the network is told of in the report.
     """
     request = replace(work.request, store=work.store.url)
-    check_place(output, request, force=force, sign=sign)
+    check_place(output, request, options)
     made: dict[str, Made] = {}
     refused, errors = dict(work.refused), list[TuneryError]()
     with tempfile.TemporaryDirectory(prefix=".tunery-", dir=output.absolute().parent) as scratch:
@@ -48,7 +42,7 @@ async def compile_fastest(
                 say(f"{name}: {text}")
 
             try:
-                made[name] = (one, *await compile_checked(one, place, policy, told, sign=sign))
+                made[name] = (one, *await compile_checked(one, place, replace(options, force=False), told))
             except TuneryError as error:
                 errors.append(error)
                 refused[name] = str(error)
@@ -63,7 +57,7 @@ async def compile_fastest(
             raise next(iter(failed.values()))
         best = min((name for name in made if name in times), key=lambda name: times[name], default=next(iter(made)))
         _, report, network = made[best]
-        inputs = [*files_of(request), *([sign] if sign else [])]
+        inputs, force = inputs_of(request, options), options.force
         beside = {Path(text): output.with_name(Path(text).name) for text in report.texts}
         for to in beside.values():
             check_output(to, TEXT, inputs=inputs, force=force)
@@ -71,14 +65,13 @@ async def compile_fastest(
         for text, to in beside.items():
             publish(text, to, TEXT, inputs=inputs, force=force)
     results = [
-        DialectResult(name, times.get(name, report.own_s), report.no_kernels)
+        DialectResult(name, times.get(name, report.native_s), report.no_kernels)
         for name, (_, report, _) in made.items()
     ]  # fmt: skip
     results += [DialectResult(name, refused=why) for name, why in refused.items()]
     report = replace(
         report, path=str(output), texts=tuple(map(str, beside.values())), dialect=best, dialects=tuple(results),
         latency_s=times.get(best, report.latency_s), onnxruntime_s=times.get(_THEIRS, report.onnxruntime_s),
-        busy_ratio=None if {best, _THEIRS} <= times.keys() else report.busy_ratio,
     )  # fmt: skip
     return report, network
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tunery._errors import TuneryError
@@ -109,6 +110,64 @@ class FillPolicy:
 
     few_shot: int = 0
     seconds: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a job is given beside its request; a kind that is given nothing has no more than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions(Options):
+    """Whether operators without a record are predicted, or `few_shot` predictions of each measured first."""
+
+    predict: bool = False
+    few_shot: int = 0
+    few_shot_seconds: float | None = None
+
+    @property
+    def policy(self) -> FillPolicy | None:
+        """How what no record answers is filled."""
+        seconds = math.inf if self.few_shot_seconds is None else self.few_shot_seconds
+        return FillPolicy(self.few_shot, seconds) if self.predict or self.few_shot else None
+
+
+ONNXRUNTIME, NEEDED = ("auto", "never", "parts"), "needed"
+"""What may be handed over to it; `needed` is what the compiler cannot have right, as for other processors' targets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions(QueryOptions):
+    """How a network is compiled to a file.
+
+    Attributes:
+        force: Whether the file may replace one of another kind.
+        sign: The private key that signs it; "" for none.
+        any_shape: Whether ONNX Runtime runs shapes that it was not compiled for: the file holds the model too.
+        onnxruntime: What may be handed over to ONNX Runtime: `auto` whatever it runs faster, `parts` all but the whole
+            network, `never` nothing: then the file has the compiler's kernels alone, or there is none.
+        targets: Further targets beside the request's.
+    """
+
+    force: bool = False
+    sign: str = ""
+    any_shape: bool = False
+    onnxruntime: str = "auto"
+    targets: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Path | None:
+        """The private key's file."""
+        return Path(self.sign) if self.sign else None
+
+    def for_service(self) -> dict[str, Any]:
+        """Return what a service on the network is asked for: it signs nothing, and compiles for one target."""
+        names = ("predict", "few_shot", "few_shot_seconds", "any_shape", "onnxruntime")
+        return {name: getattr(self, name) for name in names}
+
+
+FROM_RECORDS = CompileOptions()
+"""Nothing is predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +318,57 @@ MODEL_CHANGED = "the model's file has changed since it was read; this is about t
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """How many times as fast as ONNX Runtime: the median of so many turns, and its 95 % confidence interval."""
+
+    ratio: float
+    low: float
+    high: float
+    turns: int
+
+    def __str__(self) -> str:
+        return f"({self.low:.2f} to {self.high:.2f}, {self.turns} turns, quiet)"
+
+
+BUSY = "the machine was busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who runs a compiled network, and how it compares with ONNX Runtime.
+
+    `onnxruntime_share` is of the kernels' time, 1 where ONNX Runtime runs the whole network. `delivered` is the file's
+    speed, None where ONNX Runtime is the file, or where nothing was judged: then `not_judged` says why. `native` is the
+    speed of the compiler's kernels before any of them was handed over for being slower.
+    """
+
+    onnxruntime_share: float = 0.0
+    delivered: Speed | None = None
+    native: Speed | None = None
+    not_judged: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The one sentence about it, which every command, page and report has.
+
+        >>> Verdict(0.08, Speed(1.31, 1.28, 1.35, 12)).headline
+        'runs: tunery 92 %, ONNX Runtime 8 % of the time; 1.31 times as fast as ONNX Runtime (1.28 to 1.35, 12 turns, \
+quiet)'
+        """
+        share = self.onnxruntime_share
+        theirs = round(100 * share) if share in {0.0, 1.0} else min(max(round(100 * share), 1), 99)
+        parts = [("tunery", 100 - theirs), ("ONNX Runtime", theirs)]
+        said = [f"runs: {', '.join(f'{name} {part} %' for name, part in parts if part)} of the time"]
+        if self.delivered is not None:
+            said.append(f"{self.delivered.ratio:.2f} times as fast as ONNX Runtime {self.delivered}")
+        if self.native not in {None, self.delivered}:
+            said.append(f"tunery's kernels alone {self.native.ratio:.2f} times {self.native}")
+        if self.not_judged:
+            said.append(f"not judged: {self.not_judged}")
+        return "; ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
 class TargetReport:
     """A further target of a compile, as `CompileReport` says of the first; if not `kept`, it is not in the file."""
 
@@ -273,13 +383,14 @@ class TargetReport:
 class ShapeResult:
     """One of the bindings that a file was compiled for: the `shapes` of inputs by name, and how fast it is for them.
 
-    `latency_s` and `onnxruntime_s` are as in `CompileReport`; `by_onnxruntime` says that this runs all of it.
+    `latency_s`, `onnxruntime_s` and `verdict` are as in `CompileReport`; `by_onnxruntime`: this runs all of it.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     latency_s: float | None = None
     onnxruntime_s: float | None = None
     by_onnxruntime: bool = False
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,14 +426,12 @@ class CompileReport:
         latency_s: The file's latency; None if it was not timed, or if ONNX Runtime runs the whole network.
         onnxruntime_s: ONNX Runtime's latency, timed beside it; None if it was not timed.
         texts: Files beside it, for people and their compilers.
-        elsewhere_share: ONNX Runtime's share of the kernels' time, for the nodes that it runs.
         targets: The names of a file's several targets.
         further: The reports for the targets after the first.
         sources: By a task's name, where its candidate was measured, if not on this host.
         shapes: The latencies for each of several shapes.
-        own_s: What the compiler's kernels took, where ONNX Runtime runs the whole network because it is faster.
-        busy_ratio: How many times as fast as ONNX Runtime in one thread's CPU time, 0 if not known, where others used
-            the machine; None where both were timed.
+        verdict: Who runs the network, and how fast; None where there is no ONNX file, and for several shapes.
+        native_s: What the compiler's kernels took before any of them was handed over for being slower.
         dialect: Which of several dialects made the file.
         dialects: What each of several dialects came to.
     """
@@ -342,13 +451,12 @@ class CompileReport:
     latency_s: float | None = None
     onnxruntime_s: float | None = None
     texts: tuple[str, ...] = ()
-    elsewhere_share: float = 0.0
     targets: tuple[str, ...] = ()
     further: tuple[TargetReport, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     shapes: tuple[ShapeResult, ...] = ()
-    own_s: float | None = None
-    busy_ratio: float | None = None
+    verdict: Verdict | None = None
+    native_s: float | None = None
     dialect: str = ""
     dialects: tuple[DialectResult, ...] = ()
 

@@ -64,8 +64,9 @@ class JobView:
     """One job: its state, what its network took before and after, its curve, operators and stages, and its spend.
 
     `before_s` and `after_s` are sums over the tasks that were reached. `whole_s` and `onnxruntime_s` are the latencies
-    of the compiled file and of ONNX Runtime as last timed beside one another, None where they were not. `answer` is
-    that of a job of another kind than tuning. The curve's pauses are left out.
+    of the compiled file and of ONNX Runtime as last timed beside one another, None where they were not. `headline` says
+    who runs the compiled file ("" without one). `answer` is that of a job of another kind than tuning. The curve's
+    pauses are left out.
     """
 
     job: str
@@ -82,6 +83,7 @@ class JobView:
     after_s: float | None
     whole_s: float | None
     onnxruntime_s: float | None
+    headline: str
     curve: tuple[Point, ...]
     operators: tuple[Operator, ...]
     stages: tuple[Stretch, ...]
@@ -106,6 +108,7 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
         status.job_id, status.kind, str(request.get("name", "")), str(request.get("model", "")),
         str(request.get("target", "")), status.state.value, status.message, status.created_at, status.updated_at,
         status.spend, total(reached, "baseline_s") if reached else None, after_s, whole_s, theirs_s,
+        headline_of(latest),
         tuple(_curve(status, trials)), tuple(operators), tuple(_stages(events)), latest.get(ANSWER, {}),
     )  # fmt: skip
 
@@ -123,6 +126,11 @@ def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float
         task.weight * best_s / after_s if best_s and after_s else None, task.measured, dict(task.outcomes),
         ", ".join(notes),
     )  # fmt: skip
+
+
+def headline_of(latest: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the sentence about a job's compiled file from its latest events by kind; "" without a file."""
+    return str(latest.get(COMPILED, latest.get(ANSWER, {})).get("headline") or "")
 
 
 def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, float | None, Mapping[str, float]]:

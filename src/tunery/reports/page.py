@@ -117,7 +117,7 @@ def _outcomes(outcomes: Mapping[str, int]) -> str:
 def _about(view: JobView) -> str:
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created_at))
     said = f"job {view.job}: {view.kind}, {view.state}, begun {day}, target {view.target}"
-    more = f"<p>{escape(view.message)}</p>" if view.message else ""
+    more = "".join(f"<p>{escape(text)}</p>" for text in (view.headline, view.message) if text)
     return f'<p class="muted">{escape(said)}</p>{more}'
 
 

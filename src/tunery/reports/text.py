@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, ShapeResult, TuneReport
 
 
-NO_KERNELS = "kernels     none of tunery's is in the compiled file: ONNX Runtime runs the whole network"
-"""What is said of a file that is wholly in ONNX Runtime, before the reason."""
 _USUAL = frozenset({"ok", "abandoned"})
 _SHOWN_INPUTS = 3
 _SHOWN_NODES = 4
@@ -66,8 +64,8 @@ def tune_text(
         f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
         f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
         *([message] if message else []),
+        *(headlines(compiled) if compiled else []),
         *_tasks_text(job.tasks, width),
-        *([NO_KERNELS] if no_kernels else []),
         *(dialect_lines(compiled) if compiled else []),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
         *best_host_lines(job.tasks),
@@ -176,32 +174,25 @@ def left_out_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
     return [f"left out    {task}: {', '.join(which)} ({why})" for (task, why), which in names.items()]
 
 
-def expected_lines(report: "CompileReport") -> list[str]:
-    """Say how a compiled file is expected to compare with ONNX Runtime, from the short comparison before it is written.
+def headlines(report: "CompileReport") -> list[str]:
+    """Say who runs a compiled network and how fast it is beside ONNX Runtime, for each of its shapes."""
+    lines = [line for shape in report.shapes for line in _headline(shape, f"for {_named(shape.shapes)} ")]
+    return lines or _headline(report)
 
-    Nothing where there was none. A line says so where the machine was too busy for it.
-    """
-    busy = [] if report.busy_ratio is None else [_busy(report)]
-    if report.shapes:
-        return [*(_expected_of(one) for one in report.shapes), *busy]
-    if busy:
-        return busy
-    ours, theirs = report.latency_s, report.onnxruntime_s
-    if ours is None or theirs is None:
+
+def _headline(one: "CompileReport | ShapeResult", which: str = "") -> list[str]:
+    if one.verdict is None:
         return []
-    share = f", {report.elsewhere_share:.0%} of it in ONNX Runtime" if report.elsewhere_share else ""
-    return [f"expected    {ratio(theirs, ours)} as fast as ONNX Runtime: {milliseconds(ours)} ms{share}, ONNX Runtime "
-            f"{milliseconds(theirs)} ms, in short turns"]  # fmt: skip
+    lines = [f"{which}{one.verdict.headline}"]
+    if one.latency_s is not None and one.onnxruntime_s is not None:
+        lines.append(f"latency     {milliseconds(one.latency_s)} ms, ONNX Runtime {milliseconds(one.onnxruntime_s)} ms")
+    if one.verdict.not_judged:
+        lines.append("            `tunery bench` compares it with ONNX Runtime, and so does the next compilation")
+    return lines
 
 
-def _busy(report: "CompileReport") -> str:
-    known = (
-        f"in one thread's CPU time the file is {ratio(report.busy_ratio, 1.0)} as fast as ONNX Runtime"
-        if report.busy_ratio
-        else "the file was not compared with ONNX Runtime"
-    )
-    kept = "" if report.no_kernels else ", and keeps its own kernels"
-    return f"busy        others used the machine: {known}{kept}; compile again when the machine is idle"
+def _named(shapes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name}{list(shape)}" for name, shape in [*shapes.items()][:_SHOWN_INPUTS])
 
 
 def dialect_lines(report: "CompileReport") -> list[str]:
@@ -231,19 +222,6 @@ def target_lines(report: "CompileReport") -> Iterator[str]:
         if one.latency_s is not None and one.onnxruntime_s is not None:
             times = f"{ratio(one.onnxruntime_s, one.latency_s)} as fast here ({milliseconds(one.latency_s)} ms), "
         yield f"{one.target} beside ONNX Runtime: {times}{error}"
-
-
-def _expected_of(one: "ShapeResult") -> str:
-    """Say the same of one of several shapes."""
-    named = ", ".join(f"{name}{list(shape)}" for name, shape in [*one.shapes.items()][:_SHOWN_INPUTS])
-    if one.by_onnxruntime:
-        return f"expected    for {named} ONNX Runtime runs the whole network"
-    if one.latency_s is None or one.onnxruntime_s is None:
-        return f"expected    for {named} not compared with ONNX Runtime"
-    return (
-        f"expected    for {named} {ratio(one.onnxruntime_s, one.latency_s)} as fast as ONNX Runtime: "
-        f"{milliseconds(one.latency_s)} ms, ONNX Runtime {milliseconds(one.onnxruntime_s)} ms"
-    )
 
 
 def elsewhere_lines(found: Mapping[str, str]) -> list[str]:

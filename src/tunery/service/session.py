@@ -19,7 +19,7 @@ from tunery._errors import UsageError
 from tunery._outputs import NETWORK, publish
 from tunery.delivery.comparing.bench import bench as bench_work
 from tunery.delivery.comparing.compare import check_rivals
-from tunery.delivery.compile import check_place, files_of
+from tunery.delivery.compile import check_place, inputs_of
 from tunery.delivery.files.combining import combine
 from tunery.delivery.query import Answer
 from tunery.delivery.query import query as query_work
@@ -27,7 +27,10 @@ from tunery.delivery.shaping.compiling import compile_request
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Network, Task, digest
 from tunery.domain.request import (
+    FROM_RECORDS,
+    NEEDED,
     BenchReport,
+    CompileOptions,
     CompileReport,
     FillPolicy,
     Progress,
@@ -68,7 +71,7 @@ class Session:
     Example:
         with Session() as session:
             session.tune(request)
-            session.compile(request, Path("model.tunery"), FillPolicy())
+            session.compile(request, Path("model.tunery"), CompileOptions(predict=True))
 
     Raises:
         StoreError: the store cannot be opened.
@@ -159,63 +162,52 @@ class Session:
         self,
         request: Request,
         output: Path,
-        policy: FillPolicy | None = None,
+        options: CompileOptions = FROM_RECORDS,
         say: Callable[[str], None] = _ignore,
-        *,
-        force: bool = False,
-        sign: Path | None = None,
-        more_targets: Sequence[str] = (),
-        any_shape: bool = False,
     ) -> tuple[CompileReport, Network]:
         """Build the model with the best verified records to one loadable file, checked against ONNX Runtime.
 
-        What has no record uses the compiler's default. With a `policy` such operators, and those of which only that
-        default was measured, use what the cost model predicts to be fastest, verified but not measured. `say` is called
-        with what goes on. With `force`, `output` may replace a file of another kind. With the private key in
-        `sign`, the file is signed. With `more_targets` beside the request's, the file holds all of them (`combine`);
-        where ONNX Runtime runs the network for the request's target, it does for all. With `any_shape` the file also
-        holds the model, with which ONNX Runtime runs shapes that it was not compiled for.
+        What has no record uses the compiler's default; where `options` predict, such operators, and those of which only
+        that default was measured, use what the cost model expects to be fastest, verified but not measured. `say` is
+        called with what goes on. A file of several targets holds all of them (`combine`); where ONNX Runtime runs the
+        network for the request's target, it does for all.
 
         Raises:
             UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
             WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
-        if more_targets and len(request.dialects) > 1:
+        if options.targets and len(request.dialects) > 1:
             raise UsageError("a file is for several targets, or the fastest of several dialects; name one --dialect")
-        check_place(output, request, force=force, sign=sign)
-        charged = policy is not None and policy.few_shot > 0
+        check_place(output, request, options)
 
-        def compiled(
-            one: Request, place: Path, key: Path | None, raced: bool, free: bool = False
-        ) -> tuple[CompileReport, Network]:
+        def compiled(one: Request, place: Path, options: CompileOptions) -> tuple[CompileReport, Network]:
+            alone = replace(options, targets=())
             return self._do(
-                "compile",
-                one,
-                lambda work: compile_request(
-                    work, place, policy, say, force=force, sign=key, raced=raced, any_shape=free
-                ),
-                charged=charged,
+                "compile", one, lambda work: compile_request(work, place, alone, say), charged=options.few_shot > 0
             )
 
-        if not more_targets:
-            return compiled(request, output, sign, raced=True, free=any_shape)
-        self._check_targets(request, [request.target, *more_targets])
+        if not options.targets:
+            return compiled(request, output, options)
+        self._check_targets(request, [request.target, *options.targets])
         with tempfile.TemporaryDirectory(prefix="tunery-", dir=output.absolute().parent) as scratch:
-            report, network = compiled(request, Path(scratch, "0.tunery"), sign, raced=True, free=any_shape)
+            report, network = compiled(request, Path(scratch, "0.tunery"), options)
             others = _with_kernels(request, report)
             found, further = {request.target: Path(report.path)}, list[TargetReport]()
-            for number, target in enumerate(more_targets if others else (), 1):
+            for number, target in enumerate(options.targets if others else (), 1):
                 say(f"compiling for {target}")
-                one = replace(others or request, target=target)
-                other, _ = compiled(one, Path(scratch, f"{number}.tunery"), None, raced=False)
+                place = Path(scratch, f"{number}.tunery")
+                elsewhere = replace(options, sign="", any_shape=False, onnxruntime=NEEDED)
+                other, _ = compiled(replace(others or request, target=target), place, elsewhere)
                 kept = not (other.no_kernels or any(shape.by_onnxruntime for shape in other.shapes))
                 further.append(TargetReport(target, kept, other.max_abs_error, other.latency_s, other.onnxruntime_s))
                 if kept:
                     found[target] = Path(other.path)
             if len(found) > 1:
-                _combined(found, output, force=force, sign=sign)
+                _combined(found, output, options)
             else:
-                publish(Path(report.path), output, NETWORK, inputs=files_of(request), force=force)
+                publish(
+                    Path(report.path), output, NETWORK, inputs=inputs_of(request, options), force=options.force
+                )  # fmt: skip
         size_bytes = output.stat().st_size
         report = replace(
             report, path=str(output), size_bytes=size_bytes, targets=tuple(found), further=tuple(further)
@@ -386,10 +378,10 @@ def _with_kernels(request: Request, report: CompileReport) -> Request | None:
     return replace(kept[0], more_shapes=tuple(one.shapes for one in kept[1:])) if kept else None
 
 
-def _combined(files: Mapping[str, Path], output: Path, *, force: bool, sign: Path | None) -> None:
+def _combined(files: Mapping[str, Path], output: Path, options: CompileOptions) -> None:
     """Put the files of several targets into one; what is wrong with one is told by its target."""
     try:
-        combine([*files.values()], output, force=force, sign=sign)
+        combine([*files.values()], output, force=options.force, sign=options.key)
     except UsageError as error:
         said = str(error)
         for target, file in files.items():
@@ -437,20 +429,13 @@ def query(request: Request, policy: FillPolicy | None = None) -> Answer:
 def compile_model(
     request: Request,
     output: Path,
-    policy: FillPolicy | None = None,
+    options: CompileOptions = FROM_RECORDS,
     say: Callable[[str], None] = _ignore,
-    *,
-    force: bool = False,
-    sign: Path | None = None,
-    more_targets: Sequence[str] = (),
-    any_shape: bool = False,
 ) -> tuple[CompileReport, Network]:
-    """Do as `Session.compile` in a session of its own."""
-    check_place(output, request, force=force, sign=sign)
+    """Compile in a session of its own."""
+    check_place(output, request, options)
     with Session(request.store, keep=False) as session:
-        return session.compile(
-            request, output, policy, say, force=force, sign=sign, more_targets=more_targets, any_shape=any_shape
-        )
+        return session.compile(request, output, options, say)
 
 
 def bench(

@@ -84,6 +84,7 @@ class JobIn(QuestionIn):
     few_shot: int = Field(0, ge=0, le=64, description="compile: measure so many predictions of each open task.")
     few_shot_seconds: float | None = Field(None, gt=0, le=1e6, description="Measure no longer than this.")
     any_shape: bool = Field(False, description="compile: ONNX Runtime runs shapes that it was not compiled for.")
+    onnxruntime: Literal["auto", "never", "parts"] = Field("auto", description="tune, compile: what it may run.")
     against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")
     seconds: float = Field(5.0, gt=0, le=1e4, description="bench: for each rival.")
     local: LocalIn | None = None

@@ -12,7 +12,7 @@ import onnx.helper
 from onnx import TensorProto
 
 import tunery
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import CompileOptions, Request
 from tunery.service.session import compile_model
 
 PLACE = Path(__file__).parent / "da7d122-targets.tunery"
@@ -42,7 +42,7 @@ def main(place: Path) -> None:
     for number, target in enumerate(TARGETS):
         files.append(place / f"{number}.tunery")
         request = Request(str(place / "rows.onnx"), threads=1, target=target, store=str(place / "s.db"))
-        compile_model(request, files[-1], FillPolicy())
+        compile_model(request, files[-1], CompileOptions(predict=True))
     tunery.combine(files, PLACE)
 
 

@@ -13,7 +13,7 @@ from tunery._errors import UsageError
 from tunery.domain.request import DEFAULT_DIALECT, MOST_SHAPES
 
 if TYPE_CHECKING:
-    from tunery.domain.request import FillPolicy, Request
+    from tunery.domain.request import Request
 
 
 class Effort(StrEnum):
@@ -22,6 +22,14 @@ class Effort(StrEnum):
     QUICK = "quick"
     STANDARD = "standard"
     FULL = "full"
+
+
+class HandOver(StrEnum):
+    """What ONNX Runtime may run of a compiled file."""
+
+    AUTO = "auto"
+    NEVER = "never"
+    PARTS = "parts"
 
 
 RIVALS = ("onnxruntime", "untuned", "torch", "torch-compiled")
@@ -62,6 +70,13 @@ FewShotBudget = Annotated[
     str | None,
     typer.Option(
         "--few-shot-budget", metavar="TIME", help="Measure no longer than this; heavy and uncertain tasks come first."
+    ),
+]
+OnnxRuntime = Annotated[
+    HandOver,
+    typer.Option(
+        "--onnxruntime",
+        help="What ONNX Runtime may run: what it runs faster (auto), not the whole network (parts), nothing (never).",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Let the output replace a file of another kind.")]
@@ -126,31 +141,22 @@ def make_request(
     )
 
 
-def guess(few_shot: int, within: str | None = None, *, wanted: bool) -> "FillPolicy | None":
-    """Return how to fill what no record answers, None if that is not asked for.
+def fill_options(few_shot: int, within: str | None = None, *, predict: bool) -> dict[str, Any]:
+    """Return the options of a job that say how to fill what no record answers.
 
     Raises:
         UsageError: `within` is no duration, or there is nothing to measure within it.
     """
     from tunery.domain import Budget
-    from tunery.domain.request import FillPolicy
 
     if not within:
-        return FillPolicy(few_shot) if wanted or few_shot else None
+        return {"predict": predict, "few_shot": few_shot}
     if not few_shot:
         raise UsageError("--few-shot-budget limits what --few-shot measures; give --few-shot 4 with it")
     budget = Budget.parse(within, {})
     if budget.seconds is None or budget != Budget(seconds=budget.seconds):
         raise UsageError(f"--few-shot-budget {within!r} is not a time; write for example 20s or 2min")
-    return FillPolicy(few_shot, budget.seconds)
-
-
-def fill_of(policy: "FillPolicy | None") -> dict[str, Any]:
-    """Return a policy as a service takes it in a job."""
-    if policy is None:
-        return {"predict": False}
-    seconds = policy.seconds if policy.seconds != float("inf") else None
-    return {"predict": True, "few_shot": policy.few_shot, "few_shot_seconds": seconds}
+    return {"predict": predict, "few_shot": few_shot, "few_shot_seconds": budget.seconds}
 
 
 def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:

@@ -68,6 +68,7 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
     file = found.file
     yield "file", f"{found.path} ({_size(found.size_bytes)})"
     yield "network", file.network or "not told"
+    yield from _runs(found)
     if file.digest:
         yield "model", file.digest
     yield "dialect", file.dialect
@@ -109,6 +110,16 @@ def _needs(found: "Inspection") -> Iterator[tuple[str, str]]:
         yield "threads", f"{found.threads} here of {file.threads}, unless the call that loads it says otherwise"
     if file.versions:
         yield "needs", ", ".join(f"{name} {number}" for name, number in file.versions.items())
+
+
+def _runs(found: "Inspection") -> Iterator[tuple[str, str]]:
+    """Say who runs the network, and how fast it was beside ONNX Runtime when the file was made."""
+    from tunery.delivery.files.inspection import tensors
+
+    for one in found.shapes or [found.file]:
+        if one.origin and one.origin.verdict:
+            which = f" for {', '.join(tensors(one.inputs))}" if len(found.shapes) > 1 else ""
+            yield "runs", one.origin.verdict.headline.removeprefix("runs: ") + which
 
 
 def _parameters(file: "CompiledFile") -> Iterator[tuple[str, str]]:

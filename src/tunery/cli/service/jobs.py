@@ -89,22 +89,35 @@ def show(
     """Show a job: what was asked for, its tasks, and what it has spent."""
     from tunery.reports.data import plain, task_data
     from tunery.reports.format import as_text, duration, printable
-    from tunery.reports.job import host_seconds
+    from tunery.reports.job import COMPILED, headline_of, host_seconds
     from tunery.reports.text import best_host_lines, cost_lines, filter_lines, tasks_table
 
     status, answer, events = _one(job, store, socket, server)
     hosts = host_seconds(events)
+    headline = headline_of({COMPILED: (answer or {}).get(COMPILED, answer or {})})
     if json:
         more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
         tasks = [task_data(task) for task in status.tasks]
-        emit({**summary(status), **more, "request": status.request, "tasks": tasks, "answer": answer, "hosts": hosts})
+        emit(
+            {
+                **summary(status),
+                **more,
+                "request": status.request,
+                "tasks": tasks,
+                "answer": answer,
+                "hosts": hosts,
+                "headline": headline,
+            }
+        )
         return
     say(printable(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip(), lines=False))
+    if headline:
+        say(headline)
     asked = "  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"})
     say(printable(asked, lines=False))
     if status.tasks:
         say(as_text(tasks_table(status.tasks), width()))
-    for name, value in (answer or {}).items():
+    for name, value in (answer or {}).items() if not status.tasks else ():
         say(printable(f"{name}: {value}", lines=False))
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in status.spend.stage_s.items())
     found = [*best_host_lines(status.tasks), *filter_lines(status), *cost_lines(status)]
@@ -121,20 +134,27 @@ def _one(
     A resumable job has no answer here: its report is in its status.
     """
     if service := service_or_none(server, socket, store):
-        from tunery.domain import DEFAULT_KIND
         from tunery.web.client import status_of
 
         with service:
             found = service.job(job_id)
-            answers = not found.get("resumable", found["kind"] == DEFAULT_KIND)  # an earlier version does not say
-            return status_of(found), found["answer"] if answers else None, list(service.log(job_id))
-    from tunery.service.kinds import answer_of, resumable
+            return status_of(found), _shown(found["kind"], found["answer"]), list(service.log(job_id))
+    from tunery.service.kinds import answer_of
     from tunery.store import open_store
 
     with open_store(store, create=False, keep=False) as opened:
         status = opened.job(job_id)
-        answer = None if resumable(status.kind) else answer_of(opened, status)
-        return status, answer, _stored_events(opened, job_id)
+        return status, _shown(status.kind, answer_of(opened, status)), _stored_events(opened, job_id)
+
+
+def _shown(kind: str, answer: "dict[str, Any] | None") -> "dict[str, Any] | None":
+    """Return of the answer what is not in a job's status: of one that tunes its compiled file."""
+    from tunery.domain import DEFAULT_KIND
+    from tunery.reports.job import COMPILED
+
+    if kind != DEFAULT_KIND or answer is None:
+        return answer
+    return {COMPILED: answer[COMPILED]} if COMPILED in answer else None
 
 
 @app.command("log", epilog="Example: tunery jobs log 3f2a9c01b7de")

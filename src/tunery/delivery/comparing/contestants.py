@@ -42,7 +42,7 @@ class Contestant(ABC):
     def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
         return [(str(a.dtype), tuple(a.shape), np.ascontiguousarray(a).tobytes()) for a in self._run()]
 
-    def samples(self, seconds: float, least: int, cpu: bool = False) -> list[float]:
+    def samples(self, seconds: float, least: int) -> list[float]:
         """Run for about `seconds`, and return what each run took, in seconds; there are at least `least`.
 
         The runs of the first 50 ms do not count: after another contestant's turn, kernels of several threads take up to
@@ -54,12 +54,11 @@ class Contestant(ABC):
         while time.perf_counter() < end:
             self._run()
         taken: list[float] = []
-        clock = time.process_time_ns if cpu else time.perf_counter_ns
         end = time.perf_counter() + seconds - warm_s
         while len(taken) < least or time.perf_counter() < end:
-            start = clock()
+            start = time.perf_counter_ns()
             self._run()
-            taken.append((clock() - start) * 1e-9)
+            taken.append((time.perf_counter_ns() - start) * 1e-9)
         return taken
 
 

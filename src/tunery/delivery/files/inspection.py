@@ -12,6 +12,7 @@ from tunery._errors import UsageError, misfit
 from tunery.delivery.files.loading import Trusted, check_trusted, write_one
 from tunery.dialects._loaded import thread_count
 from tunery.domain import shape_text
+from tunery.domain.request import Verdict
 
 _MOST = 4096
 _Text = Annotated[str, Field(max_length=1000)]
@@ -43,7 +44,7 @@ class Verification:
 class Origin:
     """Where a file comes from; `rungs` counts operators by how strong the evidence for their kernels is.
 
-    `elsewhere` counts the nodes that ONNX Runtime runs.
+    `elsewhere` counts the nodes that ONNX Runtime runs, `verdict` says how it compares with that.
     """
 
     tunery: _Text
@@ -52,6 +53,7 @@ class Origin:
     rungs: dict[_Text, _Count]
     elsewhere: _Count
     verified: Verification | None
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,8 @@ def said_in(data: Inspection) -> dict[str, Any]:
     whole["threads_here"] = whole.pop("threads")
     for name in ("instructions", "accepts", "any_shape"):
         file.pop(name)
+    verdict = data.file.origin.verdict if data.file.origin else None
+    file["headline"] = verdict.headline if verdict else None
     for side in ("inputs", "outputs"):
         file[side] = [{"name": name, "shape": shape, "dtype": dtype} for name, shape, dtype in file[side]]
     return {**whole, **file}

@@ -15,7 +15,6 @@ from tunery._errors import (
     LostWorkerError,
     RemoteError,
     TemporaryDirectoryError,
-    TuneryError,
     UsageError,
     WorkError,
     lacks_memory,
@@ -24,13 +23,14 @@ from tunery.delivery.comparing.compare import Contestants, Expected, Output, che
 from tunery.delivery.linking import CompiledModel
 from tunery.devices import device_class
 from tunery.domain import SEGMENT, median_interval
+from tunery.domain.request import Speed
 from tunery.engines import Role
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.tuning.work import Work
 
 _TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 4.0
 _PATIENCE_S = 1.0
-"""How long others on the machine are waited for: where they stay, CPU time decides."""
+"""How long others on the machine are waited for."""
 _CLEAR, _CHANCE = 1.1, 1.02
 """Ratios of times: one that needs no more turns if each shows it, and one that may be chance."""
 _T_QUANTILES = (
@@ -43,7 +43,6 @@ _WRAPPED_S = 2.5e-6
 _OURS, _THEIRS = "tunery", "onnxruntime"
 Turn = tuple[float, float]
 """What a compiled network and ONNX Runtime take in one turn, in seconds: medians of a few runs."""
-_ONE_THREAD = " in one thread's CPU time, as others used the machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +51,13 @@ class Judged:
 
     `wrong` says that it computes something else or fails, `slower` that ONNX Runtime is faster. `share` is that of its
     kernels' time that ONNX Runtime takes for its segments. `kernels` is what its kernels take by workload, `nodes`
-    what ONNX Runtime takes for its nodes by label: both only if it is slower. On a `busy` machine, what both take is
-    CPU time with one thread, or not known.
+    what ONNX Runtime takes for its nodes by label: both only if it is slower. On a `busy` machine nothing is timed.
     """
 
     error: float | None
     ours_s: float | None = None
     theirs_s: float | None = None
+    speed: Speed | None = None
     wrong: str = ""
     slower: str = ""
     share: float = 0.0
@@ -66,18 +65,13 @@ class Judged:
     nodes: Mapping[str, float] = field(default_factory=dict)
     busy: bool = False
 
-    @property
-    def ratio(self) -> float:
-        """How many times as fast as ONNX Runtime it is; 0 where that is not known."""
-        return self.theirs_s / self.ours_s if self.ours_s and self.theirs_s else 0.0
-
 
 async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
     """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few.
 
     While others use the machine, a kernel of several threads waits in each parallel region for the one that does not
-    run, which hits the two unequally. So turns that others disturbed do not count. If too few are left, both run with
-    one thread, and the CPU time decides, by a clear margin.
+    run, which hits the two unequally. So turns that others disturbed do not count. If too few are left, nothing is
+    said of its speed.
     """
     network = made.network
     if work.runtime.foreign is not None:
@@ -91,33 +85,21 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
                 if not has_rivals(work.runtime):
                     return Judged(error)
                 turns = await time_in_turns(contestants, _watch_of(work))
-                busy = not turns
-                if busy and not network.weights:  # so large a network stays ours in any case
-                    try:
-                        if work.runtime.threads > 1:
-                            contestants.close()
-                            contestants = Contestants.start(work.runtime, network, {_OURS: made.blob}, threads=1)
-                            ends.callback(contestants.close)
-                        turns = await time_in_turns(contestants, cpu=True)
-                    except TuneryError:  # they cannot be run once more, as for memory
-                        return Judged(error, busy=True)
-                if not turns:
-                    return Judged(error, busy=True)
-                wrapped = [(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns]
-                slow = is_slower(wrapped, _CLEAR if busy else _CHANCE)
+                slow = bool(turns) and is_slower([(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns])
                 kernels = await contestants.profile(_OURS) if slow or network.elsewhere else {}
                 nodes = await contestants.profile(_THEIRS) if slow else {}
             except BlobNotFoundError:  # of the host
                 raise
             except WorkError as wrong:
                 return Judged(None, wrong=f"since {wrong}")
-    theirs_s = median(theirs_s for _, theirs_s in turns)
-    ours_s = theirs_s * median(_ratios(turns))  # not the median of ours, of other moments: what is said is what decided
-    times = f"{1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled"
-    slower = f"faster there: {times}{_ONE_THREAD if busy else ''}" if slow else ""
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if kernels else 0.0
-    return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=busy)
+    if not turns:
+        return Judged(error, share=share, busy=True)
+    theirs_s = median(theirs_s for _, theirs_s in turns)
+    ours_s = theirs_s * median(_ratios(turns))  # not the median of ours, of other moments: what is said is what decided
+    slower = f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled" if slow else ""
+    return Judged(error, ours_s, theirs_s, _speed(turns), slower=slower, share=share, kernels=kernels, nodes=nodes)
 
 
 async def _error_of(contestants: Contestants, network: str, expected: Expected) -> float:
@@ -153,44 +135,42 @@ async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
     return True
 
 
-async def time_in_turns(
-    contestants: Contestants, watch: ForeignWatch | None = None, *, cpu: bool = False
-) -> list[Turn]:
+async def time_in_turns(contestants: Contestants, watch: ForeignWatch | None = None) -> list[Turn]:
     """Return what both take in short turns, until it is decided which is slower, or time is up.
 
     With a `watch` only turns count in which nobody else used the cores; none if there are too few of them, also of
-    twice as many where time is up early, as for long calls. With `cpu`, they are of CPU time.
+    twice as many where time is up early, as for long calls.
     """
     turns: list[Turn] = []
     began = time.monotonic()
     for turn in range(_MOST_TURNS):
         order = (_OURS, _THEIRS) if turn % 2 else (_THEIRS, _OURS)
         began_turn = time.monotonic()
-        found = {label: median(await contestants.ask(label, "samples", _TURN_S, 1, cpu)) for label in order}
+        found = {label: median(await contestants.ask(label, "samples", _TURN_S, 1)) for label in order}
         if watch is None or not watch.disturbed(began_turn, time.monotonic()):
             turns.append((found[_OURS], found[_THEIRS]))
         is_late = time.monotonic() - began > _LONGEST_S
-        is_enough = len(turns) >= _FEWEST_TURNS and (is_late or _are_decided(turns, _CLEAR if cpu else _CHANCE))
+        is_enough = len(turns) >= _FEWEST_TURNS and (is_late or _are_decided(turns))
         if is_enough or (is_late and turn + 1 >= 2 * _FEWEST_TURNS):
             break
     return turns if len(turns) >= _FEWEST_TURNS else []
 
 
-def is_slower(turns: Sequence[Turn], least: float = _CHANCE) -> bool:
-    """Return whether the first of both is slower by more than `least`, by the median of the turns' ratios.
+def is_slower(turns: Sequence[Turn]) -> bool:
+    """Return whether the first of both is slower by more than chance, by the median of the turns' ratios.
 
     One turn in which it happened to be faster is no excuse: others on the machine slow down now the one, now the other.
 
     >>> is_slower([(2.0, 1.0), (0.9, 1.0), (1.1, 1.0)]), is_slower([(2.0, 1.0), (0.9, 1.0), (1.0, 1.0)])
     (True, False)
     """
-    return median(_ratios(turns)) > least
+    return median(_ratios(turns)) > _CHANCE
 
 
-def _are_decided(turns: Sequence[Turn], least: float) -> bool:
+def _are_decided(turns: Sequence[Turn]) -> bool:
     """Return whether more turns would hardly change the verdict.
 
-    All turns agree by far, or a 95 % confidence interval is on one side of `least`: that of the ratios' geometric mean,
+    All turns agree by far, or a 95 % confidence interval is on one side of chance: that of the ratios' geometric mean,
     by Student's t, or that of their median, which takes six turns and bears some that are far off. As each turn is
     looked at, the verdict is wrong more often than that says, on a noisy machine.
     """
@@ -198,7 +178,7 @@ def _are_decided(turns: Sequence[Turn], least: float) -> bool:
     if min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR:
         return True
     intervals = [_mean_interval(ratios), median_interval(ratios) or (0.0, math.inf)]
-    return any(low > least or high < least for low, high in intervals)
+    return any(low > _CHANCE or high < _CHANCE for low, high in intervals)
 
 
 def _mean_interval(ratios: Sequence[float]) -> tuple[float, float]:
@@ -210,6 +190,13 @@ def _mean_interval(ratios: Sequence[float]) -> tuple[float, float]:
     logs = [math.log(ratio) for ratio in ratios]
     reach = _T_QUANTILES[len(logs) - _FEWEST_TURNS] * stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean(logs) - reach), math.exp(mean(logs) + reach)
+
+
+def _speed(turns: Sequence[Turn]) -> Speed:
+    """Return how fast a network is beside ONNX Runtime, whose interval holds the median that decides."""
+    low, high = _mean_interval(ratios := _ratios(turns))
+    ratio = median(ratios)
+    return Speed(1 / ratio, 1 / max(high, ratio), 1 / min(low, ratio), len(turns))
 
 
 def _ratios(turns: Sequence[Turn]) -> list[float]:

@@ -9,10 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError, misfit
 from tunery.domain import JobState, JobStatus
-from tunery.domain.request import Request
+from tunery.domain.request import Options, Request
 from tunery.reports.data import plain
 from tunery.reports.job import ANSWER, COMPILED
-from tunery.service.kinds._base import JobKind, Options
+from tunery.service.kinds._base import JobKind
 from tunery.service.kinds.bench import BENCH
 from tunery.service.kinds.calibrate import CALIBRATE
 from tunery.service.kinds.collect import COLLECT
@@ -75,5 +75,5 @@ def options_of(request: Request) -> Options:
         options: Options = TypeAdapter(KINDS[kind].options).validate_python(dict(data))
     except ValidationError as error:
         raise UsageError(f"the option {misfit(error.errors())}") from error
-    options.check(request)
+    KINDS[kind].check(options, request)
     return options

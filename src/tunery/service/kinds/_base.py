@@ -5,21 +5,13 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from tunery.domain import JobStatus
-from tunery.domain.request import Progress, Request
+from tunery.domain.request import Options, Progress, Request
 from tunery.service.assignment import Assignment
 from tunery.service.workplace import Workplace
 from tunery.tuning.work import Work
 
 LONGEST_S = 1e6
 Answer = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a job is given beside its request; a kind that is given nothing has no more than this."""
-
-    def check(self, request: Request) -> None:
-        """Raise UsageError where a value is out of its range, or does not fit the request."""
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - options
@@ -47,6 +39,7 @@ class JobKind(Generic[O]):
     Attributes:
         name: What requests and stored jobs call it.
         options: The dataclass of its options.
+        check: Raises UsageError where a value is out of its range, or does not fit the request.
         run: Does it, and returns its answer as plain data. If it is interrupted, it begins anew.
         go_on: Does what is left of it, and returns how it stands then, which is stored: its tasks are its result. It
             charges the job for all but the reading of its model, tells `job.month` what it costs, and ends early if
@@ -64,6 +57,7 @@ class JobKind(Generic[O]):
 
     name: str
     options: type[O]
+    check: Callable[[O, Request], None] = lambda *_: None
     run: Callable[[Work, O], Awaitable[Answer]] | None = None
     go_on: Callable[[JobAtWork[O]], Awaitable[JobStatus]] | None = None
     identity: tuple[str, ...] = ()

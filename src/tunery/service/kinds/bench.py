@@ -6,9 +6,9 @@ from pathlib import Path
 from tunery._errors import UsageError
 from tunery.delivery.comparing.bench import bench, check_one_shape
 from tunery.delivery.comparing.compare import check_rivals
-from tunery.domain.request import Request
+from tunery.domain.request import Options, Request
 from tunery.reports.data import bench_data
-from tunery.service.kinds._base import LONGEST_S, Answer, JobKind, Options
+from tunery.service.kinds._base import LONGEST_S, Answer, JobKind
 from tunery.tuning.work import Work
 
 
@@ -32,4 +32,4 @@ async def _bench(work: Work, options: BenchOptions) -> Answer:
     return bench_data(await bench(work, options.against, options.seconds, compiled))
 
 
-BENCH = JobKind(name="bench", options=BenchOptions, run=_bench, asked=("against", "seconds"))
+BENCH = JobKind(name="bench", options=BenchOptions, check=BenchOptions.check, run=_bench, asked=("against", "seconds"))

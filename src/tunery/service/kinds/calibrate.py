@@ -2,9 +2,10 @@
 
 from functools import partial
 
+from tunery.domain.request import Options
 from tunery.reports.data import plain
 from tunery.runtime.calibrate import calibrate_target
-from tunery.service.kinds._base import Answer, JobKind, Options, say
+from tunery.service.kinds._base import Answer, JobKind, say
 from tunery.tuning.work import Work
 
 

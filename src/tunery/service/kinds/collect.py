@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from tunery._errors import UsageError
-from tunery.domain.request import Request
+from tunery.domain.request import Options, Request
 from tunery.reports.data import collect_data
-from tunery.service.kinds._base import Answer, JobKind, Options
+from tunery.service.kinds._base import Answer, JobKind
 from tunery.tuning.collect import CollectPlan, collect
 from tunery.tuning.work import Work
 
@@ -40,6 +40,6 @@ async def _collect(work: Work, options: CollectOptions) -> Answer:
 
 
 COLLECT = JobKind(
-    name="collect", options=CollectOptions, run=_collect, has_budget=True, measures=lambda _: True,
-    refused="do that on its machine",
+    name="collect", options=CollectOptions, check=CollectOptions.check, run=_collect, has_budget=True,
+    measures=lambda _: True, refused="do that on its machine",
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """The tasks of a network."""
 
+from tunery.domain.request import Options
 from tunery.reports.data import plain
-from tunery.service.kinds._base import Answer, JobKind, Options
+from tunery.service.kinds._base import Answer, JobKind
 from tunery.tuning.work import Work
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from tunery.delivery.comparing.bench import check_one_shape
 from tunery.delivery.measure import measure
-from tunery.domain.request import Request
+from tunery.domain.request import Options, Request
 from tunery.reports.data import plain
-from tunery.service.kinds._base import Answer, JobKind, Options
+from tunery.service.kinds._base import Answer, JobKind
 from tunery.tuning.work import Work
 
 
@@ -28,5 +28,10 @@ async def _measure(work: Work, options: MeasureOptions) -> Answer:
 
 
 MEASURE = JobKind(
-    name="measure", options=MeasureOptions, run=_measure, measures=lambda _: True, refused="use POST /v1/measurements"
+    name="measure",
+    options=MeasureOptions,
+    check=MeasureOptions.check,
+    run=_measure,
+    measures=lambda _: True,
+    refused="use POST /v1/measurements",
 )

@@ -9,8 +9,9 @@ from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Progress, Request
 from tunery.reports.job import COMPILED
 from tunery.service.budgets.turns import tune_in_turns
+from tunery.service.kinds import compile as compile_kind
 from tunery.service.kinds._base import JobAtWork, JobKind
-from tunery.service.kinds.compile import CompileOptions, compile_network
+from tunery.service.kinds.compile import FileOptions, compile_network
 from tunery.tuning.account import Account
 from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
@@ -19,15 +20,15 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions(CompileOptions):
+class TuneOptions(FileOptions):
     """Where the network is compiled to once it is tuned ("": nowhere)."""
 
     output: str = ""
 
-    def check(self, request: Request) -> None:
-        """Raise UsageError where the file may not be written."""
-        if self.output:
-            CompileOptions.check(self, request)
+
+def _check(options: TuneOptions, request: Request) -> None:
+    if options.output:
+        compile_kind.check(options, request)
 
 
 async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
@@ -119,4 +120,7 @@ async def _compile(at: JobAtWork[TuneOptions], work: Work) -> str:
     return ""
 
 
-TUNE = JobKind(name="tune", options=TuneOptions, go_on=_tune, has_budget=True, several_dialects=True, asked=("output",))
+TUNE = JobKind(
+    name="tune", options=TuneOptions, check=_check, go_on=_tune, has_budget=True, several_dialects=True,
+    asked=("output", "onnxruntime"),
+)  # fmt: skip

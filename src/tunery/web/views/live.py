@@ -123,7 +123,7 @@ class _One:
 
 def _parts(view: JobView) -> Sections:
     return {
-        "gain": plain({"curve": view.curve, "whole_s": view.whole_s, "onnxruntime_s": view.onnxruntime_s}),
+        "gain": plain({name: getattr(view, name) for name in ("curve", "whole_s", "onnxruntime_s", "headline")}),
         "operators": plain(view.operators),
         "stages": plain(view.stages),
     }

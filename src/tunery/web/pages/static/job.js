@@ -40,6 +40,7 @@ export async function open(main, { account, id }) {
       const left = Object.entries(job.remaining).filter(([, amount]) => amount > 0).map(([kind, amount]) => limit(kind, amount, job.spend.currency)).join(", ");
       replace(places.top,
         part !== null && h("div", {}, progress(part, "How far the job is"), h("p", { class: "muted" }, `${way.phase}${way.current ? ` ${way.current}` : ""}`)),
+        gain?.headline && note(gain.headline),
         job.message && job.state !== "running" && note(job.message, job.state === "failed"),
         facts([
           before !== null && ["Untuned", latency(before), true],
