@@ -17,6 +17,7 @@ from tunery.dialects.metaschedule.codegen.bounds import bound_indices
 from tunery.dialects.metaschedule.codegen.linking import link
 from tunery.dialects.metaschedule.codegen.nans import keep_nans
 from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
+from tunery.dialects.metaschedule.codegen.regions import estimate_regions
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.loading.archive import LIBRARY, manifest_of, write_archive
 from tunery.dialects.metaschedule.loading.weights import Weight
@@ -56,7 +57,8 @@ def _compile(
     module, coverage = _schedule(lowered, target, chosen, found)
     try:
         whole, weights = take_over(_prepacked(module, target), found)
-        executable = tvm.compile(bound_indices(keep_nans(whole)), tvm_target(target), relax_pipeline=_finish())
+        whole = estimate_regions(bound_indices(keep_nans(whole)))
+        executable = tvm.compile(whole, tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {reason_of(error)}") from error
     objects = sorted({part.path for part in found.values()})

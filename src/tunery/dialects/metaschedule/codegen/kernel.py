@@ -21,6 +21,7 @@ from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its
 from tunery.dialects.metaschedule.codegen.bounds import bound_indices
 from tunery.dialects.metaschedule.codegen.linking import link
 from tunery.dialects.metaschedule.codegen.nans import keep_nans
+from tunery.dialects.metaschedule.codegen.regions import estimate_regions
 from tunery.dialects.metaschedule.codegen.splitting import split_prepack
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.program import REORDERED, scheduled_module, tvm_target, variants
@@ -112,7 +113,8 @@ def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: 
     target = task.target if optimise else replace(task.target, config={**task.target.config, "opt-level": 0})
     try:
         with tvm.transform.PassContext(opt_level=3, config=_BUILD_OPTIONS):
-            library = tvm.tirx.build(bound_indices(keep_nans(split.module)), target=tvm_target(target))
+            module = estimate_regions(bound_indices(keep_nans(split.module)))
+            library = tvm.tirx.build(module, target=tvm_target(target))
         library.write_to_file(str(destination), "o")
     except Exception as error:
         raise DialectError(f"code generation failed: {reason_of(error)}") from error

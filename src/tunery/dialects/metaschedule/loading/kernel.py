@@ -61,6 +61,7 @@ class TvmKernel(Kernel):
         self._now = device.clock
         manifest = json.loads(built.manifest)
         self._library = _load_library(built.path)
+        library.set_threads(self._library, task.target.threads)
         self._entry = self._library[manifest["entry"]]
         self._prepack = self._library[PREPACK] if manifest["packed"] and not manifest["packing"] else None
         self._manifest = manifest

@@ -5,7 +5,6 @@ It is TVM's where that is installed, so that both may be in one process, in any 
 
 import ctypes
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -16,23 +15,8 @@ import numpy as np
 
 from tunery._errors import UsageError
 from tunery._extras import COMPILER
-from tunery._processor import granted_cores
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
-
-
-def _set(name: str, value: int, most: int) -> None:
-    """Set a variable that TVM reads, unless it has a value that makes sense: others end or hold up the process."""
-    told = os.environ.get(name, "")
-    if not (told.isdecimal() and 1 <= int(told) <= most):
-        os.environ[name] = str(value)
-
-
-# The compiler's `_tvm` says why.
-os.environ.setdefault("TVM_BIND_THREADS", "0")
-_set("TVM_NUM_THREADS", granted_cores(), 4 * granted_cores())
-# Threads of TVM's wait so many turns for more work before they sleep: some 10 ms, not 170 beside an idle program.
-_set("TVM_THREAD_POOL_SPIN_COUNT", 20_000, 10_000_000)
 
 _CPU, _POOLED = 1, 2
 _LIBRARY, _VERSION = "libtvm_runtime.so", "VERSION"
@@ -80,11 +64,6 @@ _allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
 _fill = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
 _read = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
 _load_library = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
-configure_threads = tvm_ffi.get_global_func("runtime.config_threadpool")
-"""Takes an affinity (1: any cores, fastest first) and how many threads kernels use that this thread calls."""
-limit_threads = _runtime._ZN3tvm7runtime9threading17SetMaxConcurrencyEi  # tvm::runtime::threading::SetMaxConcurrency
-"""Takes 1 to have this thread run kernels alone, without a pool of threads, or 0 to end that."""
-limit_threads.argtypes, limit_threads.restype = [ctypes.c_int], None
 
 
 def empty(shape: Sequence[int], dtype: str) -> Any:
@@ -226,3 +205,8 @@ def load(path: Path) -> Any:
 def load_unnamed(path: Path) -> Any:
     """Load a shared library whose name does not say that it is one; it goes with what is returned."""
     return _load_library(str(path), "so")
+
+
+def set_threads(library: Any, threads: int) -> None:
+    """Have the parallel regions of a library's code take at most so many threads."""
+    library.get_function("tunery_threads", query_imports=True)(threads)

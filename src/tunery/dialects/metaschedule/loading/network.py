@@ -18,7 +18,7 @@ from tunery._errors import WorkError
 from tunery._processor import granted_cores
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
-from tunery.dialects.metaschedule.loading import callers, library
+from tunery.dialects.metaschedule.loading import library
 from tunery.dialects.metaschedule.loading.archive import LIBRARY, read_archive
 from tunery.dialects.metaschedule.loading.segment_calls import SegmentCalls
 from tunery.domain import TensorSpec
@@ -46,6 +46,7 @@ class TvmNetwork(CompiledNetwork):
             manifest, self._weights, segments = read_archive(path, Path(scratch), digest)
             self.threads = thread_count(threads, manifest["threads"])
             self._library = library.load(Path(scratch, LIBRARY))
+            library.set_threads(self._library, self.threads)
         self._segments = SegmentCalls(segments, self.threads)
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
@@ -78,11 +79,8 @@ class TvmNetwork(CompiledNetwork):
     def is_called_by_others(self) -> bool:
         return bool(self._at_work - {threading.get_ident()})
 
-    def _alone(self, threads: int, function: Callable[..., A], *given: Any) -> A:
-        """Return what a function returns of a context that no other call has, and of what is given.
-
-        With 0 `threads`, they are the network's, or one where the call is not the only one: others have the cores.
-        """
+    def _alone(self, function: Callable[..., A], *given: Any) -> A:
+        """Return what a function returns of a context that no other call has, and of what is given."""
         thread = threading.get_ident()
         if thread in self._at_work:
             raise WorkError("the network is at work for this very thread; call it when the signal's handler is done")
@@ -97,8 +95,7 @@ class TvmNetwork(CompiledNetwork):
             except Empty:
                 context = self._another_context()
             try:
-                threads = threads or (self.threads if len(self._at_work) == 1 else 1)
-                return callers.run(threads, function, context, *given)
+                return function(context, *given)
             finally:
                 self._idle.put(context)
         finally:
@@ -113,17 +110,17 @@ class TvmNetwork(CompiledNetwork):
 
     @override
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
-        return self._alone(0, _Context.run, arrays)
+        return self._alone(_Context.run, arrays)
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         checked = self.checked(arrays)
-        return self._alone(self.threads, _Context.time, checked, calls)
+        return self._alone(_Context.time, checked, calls)
 
     @override
     def profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         checked = self.checked(arrays)
-        return self._alone(self.threads, self._profile, checked)
+        return self._alone(self._profile, checked)
 
     def _profile(self, context: "_Context", arrays: Sequence[Array]) -> Mapping[str, float]:
         context.fill(arrays)

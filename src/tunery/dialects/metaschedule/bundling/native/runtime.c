@@ -20,8 +20,7 @@ int tunery_runtime_load(char *why, size_t most) {
   int complete = 1;
 #define TUNERY_FIND(name) complete &= (*(void **)&tunery_tvm.name = dlsym(ffi, #name)) != NULL;
   TUNERY_OF_TVM(TUNERY_FIND)
-  *(void **)&tunery_tvm.limit_threads = dlsym(runtime, "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi");
-  if (complete && tunery_tvm.limit_threads) return 0;
+  if (complete) return 0;
   snprintf(why, most, "TVM's runtime library is not complete; copy the whole bundle");
   return -1;
 }

@@ -14,7 +14,6 @@
 
 typedef struct {
   TUNERY_OF_TVM(TUNERY_MEMBER)
-  void (*limit_threads)(int most); /* 1 has this thread run kernels alone, without a pool of threads, 0 ends that */
 } tunery_functions;
 
 /* What is called of it, once `tunery_runtime_load` has returned 0. */

@@ -48,7 +48,7 @@ typedef struct {
   void *mapped;
   size_t mapped_bytes;
   TVMFFIObjectHandle library, machine, call;
-  TVMFFIObjectHandle configure, item;
+  TVMFFIObjectHandle item;
   int segment_count;
   size_t segment_bytes[MOST_SEGMENTS];
   size_t model_bytes; /* of what ONNX Runtime runs whole; 0: there is code */
@@ -64,7 +64,7 @@ struct tunery_network {
 
 static pthread_once_t settled = PTHREAD_ONCE_INIT;
 static char missing[600]; /* why there is no TVM */
-static _Atomic int forks, pooled, alone; /* alone: the threads of TVM's pool are those of a parent */
+static _Atomic int forks;
 static _Thread_local char failure[1024], unopened[1024]; /* why tunery_open has failed last */
 
 const char *tunery_error(void) { return failure; }
@@ -135,7 +135,7 @@ static TVMFFIObjectHandle global(const char *name) {
 static TVMFFIObjectHandle member(TVMFFIObjectHandle module, const char *name) {
   TVMFFIObjectHandle get = global("ffi.ModuleGetFunction");
   TVMFFIAny result, arguments[3] = {object_of(module, kTVMFFIModule), text_of(name), number_of(0)};
-  arguments[2].type_index = kTVMFFIBool;
+  arguments[2].type_index = kTVMFFIBool, arguments[2].v_int64 = 1; /* or of one that it has imported */
   if (!get) return NULL;
   int failed = call(get, arguments, 3, &result);
   tunery_tvm.TVMFFIObjectDecRef(get);
@@ -368,7 +368,7 @@ static int check_code(const part *part, const char *path) {
 }
 
 static void unload(part *part) {
-  TVMFFIObjectHandle *held[] = {&part->call, &part->configure, &part->item, &part->machine, &part->library};
+  TVMFFIObjectHandle *held[] = {&part->call, &part->item, &part->machine, &part->library};
   for (size_t at = 0; at < sizeof held / sizeof *held; ++at) {
     if (*held[at]) tunery_tvm.TVMFFIObjectDecRef(*held[at]);
     *held[at] = NULL;
@@ -383,6 +383,8 @@ static int load(part *part, const char *path) {
   tunery_tvm.TVMFFIObjectDecRef(open_module);
   if (failed) return fail_of_tvm("the network's code cannot be loaded");
   part->library = result.v_obj;
+  TVMFFIAny most = number_of(part->threads);
+  if (call_member(part->library, "tunery_threads", &most, 1, &result)) return fail_of_tvm("its code is no network's");
   if (call_member(part->library, "vm_load_executable", NULL, 0, &result)) return fail_of_tvm("its code is no network's");
   part->machine = result.v_obj;
   TVMFFIAny device[3] = {number_of(kDLCPU), number_of(0), number_of(POOLED)};
@@ -405,9 +407,8 @@ static int load(part *part, const char *path) {
   if (failed) return fail_of_tvm("its code does not take these inputs and weights");
   drop(&result);
   part->call = member(part->machine, "bound");
-  part->configure = global("runtime.config_threadpool");
   part->item = global("ffi.ArrayGetItem");
-  if (!part->call || !part->configure || !part->item)
+  if (!part->call || !part->item)
     return fail_of_tvm("TVM's runtime library is not complete; copy the whole bundle");
   return 0;
 }
@@ -499,22 +500,9 @@ static int describe_all(tunery_network *network, const char *directory, int thre
 }
 
 
-/* Set a variable that TVM reads, unless it has a value that makes sense: others hold up the process. */
-static void tell(const char *name, int value, int most) {
-  char text[16];
-  const char *told = getenv(name);
-  int found = told ? atoi(told) : 0;
-  snprintf(text, sizeof text, "%d", value);
-  if (found < 1 || found > most) setenv(name, text, 1);
-}
+static void forked(void) { ++forks; }
 
-static void forked(void) { ++forks, alone |= pooled; }
-
-/* TVM otherwise binds its threads to cores, whatever the process may use. */
 static void settle(void) {
-  setenv("TVM_BIND_THREADS", "0", 0);
-  tell("TVM_NUM_THREADS", granted_cores(), 4 * granted_cores());
-  tell("TVM_THREAD_POOL_SPIN_COUNT", 20000, 10000000); /* some 10 ms */
   pthread_atfork(NULL, NULL, forked);
   tunery_runtime_load(missing, sizeof missing);
 }
@@ -665,8 +653,7 @@ static int run_model(part *part) {
 }
 
 static int run_locked(part *part) {
-  int most = alone ? 1 : part->threads;
-  TVMFFIAny result, threads[2] = {number_of(1), number_of(most)};
+  TVMFFIAny result;
   if (part->segments && part->threads > 1 && part->forks != forks)
     return fail("the process was forked since the network was opened, without ONNX Runtime's threads; open it again");
   for (int at = 0; at < part->inputs; ++at)
@@ -679,16 +666,9 @@ static int run_locked(part *part) {
     if (!aligned) memcpy(input->own, input->bound, input->told.bytes);
     of(input->tensor)->data = aligned ? input->bound : input->own;
   }
-  if (most > 1) {
-    pooled = 1;
-    if (call(part->configure, threads, 2, &result)) return fail_of_tvm("the threads cannot be set");
-    drop(&result);
-  }
-  tunery_tvm.limit_threads(most == 1);
   tunery_segments *before = tunery_segments_serve(part->segments);
   int failed = call(part->call, NULL, 0, &result);
   tunery_segments_serve(before);
-  tunery_tvm.limit_threads(0);
   if (failed) return fail_of_tvm("the network cannot be run");
   failed = take_all(part, &result);
   drop(&result);

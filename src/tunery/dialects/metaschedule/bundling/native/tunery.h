@@ -1,8 +1,8 @@
 /* Compiled networks of tunery from C and C++: open, bind, run, close.
  *
  * A function that fails returns NULL or -1, and tunery_error() is one sentence that says why. A network may be used by
- * any thread, and runs one call at a time; each thread that runs networks with several threads keeps its own pool. Where
- * such a process forks, which it may between calls, the child runs networks with one thread.
+ * any thread, and runs one call at a time. A process may fork between calls, and the child runs networks as well; those
+ * of which ONNX Runtime runs parts with several threads it has to open again.
  */
 #ifndef TUNERY_H
 #define TUNERY_H
