@@ -194,7 +194,8 @@ def _mean_interval(ratios: Sequence[float]) -> tuple[float, float]:
 
 def _speed(turns: Sequence[Turn]) -> Speed:
     """Return how fast a network is beside ONNX Runtime, whose interval holds the median that decides."""
-    low, high = _mean_interval(ratios := _ratios(turns))
+    ratios = _ratios(turns)
+    low, high = _mean_interval(ratios) if len(ratios) >= _FEWEST_TURNS else (min(ratios), max(ratios))
     ratio = median(ratios)
     return Speed(1 / ratio, 1 / max(high, ratio), 1 / min(low, ratio), len(turns))
 
