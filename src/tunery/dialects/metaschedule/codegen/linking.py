@@ -31,7 +31,7 @@ def link(sources: Sequence[Path], destination: Path, config: Mapping[str, object
     with tempfile.NamedTemporaryFile(suffix=".o") as support:
         support.write(_support(json.dumps(dict(config)), machine_of(config)))
         support.flush()
-        command = [linker, "-shared", "-o", destination, *sources, support.name]
+        command = [linker, "-shared", "-o", str(destination), *map(str, sources), support.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DialectError(f"linking failed: {done.stderr.strip()[-200:]}")
