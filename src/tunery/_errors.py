@@ -6,6 +6,7 @@ TuneryError                what happened, with which value, and what to do next
 │   ├── TargetError        the target is unknown or incomplete
 │   ├── BudgetError        the budget is malformed
 │   ├── StoreError         the store cannot be opened or written
+│   │   └── StoreAwayError its server does not answer
 │   ├── BlobError          a host's blobs cannot be read or written
 │   └── TemporaryDirectoryError  a host's temporary directory does not take what is to be loaded from it
 ├── WorkError              the request was right and the work failed (exit code 1)
@@ -49,6 +50,10 @@ class BudgetError(UsageError):
 
 class StoreError(UsageError):
     """The store cannot be opened or written."""
+
+
+class StoreAwayError(StoreError):
+    """The server of the store does not answer; it may later."""
 
 
 class LostJobError(StoreError):
@@ -133,6 +138,7 @@ _PROBLEM = "urn:tunery:problem:"
 _PROBLEMS: tuple[tuple[type[TuneryError], str], ...] = (
     (NothingFoundError, "not-found"),
     (LostJobError, "lost-job"),
+    (StoreAwayError, "store-away"),
     (StoreError, "store"),
     (ModelError, "model"),
     (TargetError, "target"),

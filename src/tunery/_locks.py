@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import stat
+from itertools import takewhile
 from pathlib import Path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -19,12 +20,24 @@ def open_lock(path: Path, *, create: bool = True) -> int:
     return descriptor
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory, with those above it that are missing, for this user alone, whatever the umask says.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = list(takewhile(lambda part: not part.exists(), (directory, *directory.parents)))
+    for part in reversed(missing):
+        part.mkdir(mode=0o700, exist_ok=True)
+        part.chmod(0o700)
+
+
 def own_directory(directory: Path) -> None:
     """Make a directory that only this user may enter; what is there must be ours, for what lies in it may be run.
 
     Root may use another user's: in a container that is how a directory of the host looks.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory)
     found, me = directory.stat(), os.geteuid()
     if me not in {0, found.st_uid}:
         raise PermissionError(errno.EPERM, "it belongs to another user", str(directory))

@@ -192,7 +192,7 @@ def test_a_damaged_page_is_found_by_check(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_never_released_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunery.store.database.connection.BUSY_S", 0.05)
+    monkeypatch.setattr("tunery.store.database.file.BUSY_S", 0.05)
     url = str(tmp_path / "store.db")
     with open_store(url) as mine, open_store(url) as theirs:
 

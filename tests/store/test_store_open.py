@@ -15,7 +15,7 @@ from store_samples import record, task
 from postgres_server import temporary_database
 from tunery._errors import StoreError
 from tunery.store import Store, open_store, place_of
-from tunery.store.database import place
+from tunery.store.database import file, place
 
 CONV = task()
 
@@ -107,7 +107,7 @@ def test_an_unwritable_place_is_named(tmp_path: Path, existing: bool, monkeypatc
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = namedtuple("part", "mountpoint fstype")
     mounts = [part("/", "ext4"), part(str(tmp_path.resolve()), "nfs4")]
-    monkeypatch.setattr(place.psutil, "disk_partitions", lambda all: mounts)  # noqa: A006
+    monkeypatch.setattr(file.psutil, "disk_partitions", lambda all: mounts)  # noqa: A006
     with pytest.raises(StoreError, match=r"network file system \(nfs4\).*local disk.*postgresql://"):
         open_store(str(tmp_path / "deep" / "store.db"))
 

@@ -1,5 +1,6 @@
 """A PostgreSQL server that goes away while stores are open."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from store_samples import HERE, record, task
 
 import postgres_server
 from postgres_server import PostgresServer, binaries, sweep
-from tunery._errors import StoreError
-from tunery.store import Charge, Store, _store, open_store
+from tunery._errors import StoreAwayError, StoreError
+from tunery.store import AsyncStore, Charge, Store, open_store
 
 pytestmark = pytest.mark.postgresql
 CONV = task()
@@ -154,20 +155,31 @@ class listening:  # noqa: N801 - used like a function
         sa.event.remove(*self._event)
 
 
-def test_a_server_that_stays_away_is_an_error_that_names_it(
-    server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_store, "AWAY_S", 0.5)
+def test_who_may_not_wait_is_answered_within_seconds_and_who_may_waits(server: PostgresServer, database: str) -> None:
+    async def ask(store: Store) -> None:
+        with AsyncStore(store) as patient, AsyncStore(store, patience_s=3.0) as quick:
+            waiting = asyncio.create_task(patient.add_records(CONV, [record(CONV, "later")]))
+            given_up = asyncio.create_task(patient.read(lambda opened: opened.records()))
+            with pytest.raises(StoreAwayError) as caught:
+                await asyncio.wait_for(quick.read(lambda opened: opened.records()), 30)
+            assert store.url in str(caught.value)
+            with pytest.raises(StoreAwayError):
+                await asyncio.wait_for(quick.write(lambda opened: opened.create_job({})), 30)
+            given_up.cancel()
+            with pytest.raises((StoreAwayError, asyncio.CancelledError)):
+                await asyncio.wait_for(given_up, 30)
+            assert not waiting.done()
+            server.start()
+            await waiting
+
     with open_store(database) as store:
         server.stop()
         try:
-            with pytest.raises(StoreError) as caught:
-                store.add_record(CONV, record(CONV))
-            assert str(server.port) in str(caught.value)
-            assert store.url in str(caught.value)
+            asyncio.run(ask(store))
         finally:
-            server.start()
-        assert store.records() == []
+            if not store.answers():
+                server.start()
+        assert [one.candidate.key for one in store.records()] == ["later"]
 
 
 def test_closing_ends_the_wait(server: PostgresServer, database: str) -> None:

@@ -108,13 +108,3 @@ def test_what_is_no_store_is_named_and_leaves_no_copy(closed_directory: Path, co
     with pytest.raises(StoreError, match=r"x\.db"):
         open_store(str(closed_directory / "x.db"), keep=False)
     assert not list(Path(tempfile.gettempdir()).iterdir())
-
-
-def test_copies_of_killed_processes_go(closed_directory: Path) -> None:
-    open_store(str(closed_directory / "store.db")).close()
-    closed_directory.chmod(0o500)
-    dead, living = (Path(tempfile.gettempdir(), f"tunery-store-{pid}-x") for pid in (999999999, 1))
-    for path in (dead, living):
-        path.mkdir()
-    open_store(str(closed_directory / "store.db"), keep=False).close()
-    assert list(Path(tempfile.gettempdir()).iterdir()) == [living]

@@ -1,5 +1,6 @@
 """Jobs: what was asked for, how it stands, and who works on it."""
 
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,8 +34,8 @@ class Jobs(Database):
     is larger than all before it: only the holder of a job's latest lease may change the job.
     """
 
-    def __init__(self, url: URL) -> None:
-        super().__init__(url)
+    def __init__(self, url: URL, copy: sqlite3.Connection | None = None) -> None:
+        super().__init__(url, copy)
         self._owner = this_process()
         self._leases: dict[str, Owner] = {}
 

@@ -1,5 +1,6 @@
 """What jobs have spent, by task, stage and outcome."""
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,8 +49,8 @@ class Charge:
 class Ledger(Database):
     """The store's ledger."""
 
-    def __init__(self, url: URL) -> None:
-        super().__init__(url)
+    def __init__(self, url: URL, copy: sqlite3.Connection | None = None) -> None:
+        super().__init__(url, copy)
         self._totals = _Totals()
 
     def charge(  # noqa: PLR0917 - the fields of Charge, in its order

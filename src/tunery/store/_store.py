@@ -1,12 +1,15 @@
 """Opening a store, and using it from coroutines."""
 
 import asyncio
+import math
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, cast
@@ -14,7 +17,7 @@ from typing import Self, TypeVar, cast
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from tunery._errors import StoreError
+from tunery._errors import StoreAwayError, StoreError
 from tunery._settings import settings
 from tunery.domain import Record, Task
 from tunery.store._accounts import Accounts
@@ -28,12 +31,12 @@ from tunery.store._months import Months
 from tunery.store._networks import Networks
 from tunery.store._upkeep import Upkeep
 from tunery.store.database import schema
-from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
+from tunery.store.database.connection import Database
 from tunery.store.database.failures import is_lost, translate
+from tunery.store.database.file import check_plain, is_read_only, prepare, read_into_memory
 from tunery.store.database.news import waiting_jobs
-from tunery.store.database.place import VARIABLE, check_plain, prepare, resolve, shown
+from tunery.store.database.place import VARIABLE, resolve, shown
 from tunery.store.database.schema import upgrade, version
-from tunery.store.database.snapshot import Snapshot, is_read_only
 from tunery.store.exchange.interchange import Interchange
 from tunery.store.records.records import Addition, Records
 
@@ -49,32 +52,18 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
     read or written.
     """
 
-    def __init__(self, url: URL, *, keep: bool = True) -> None:
-        self._snapshot = _snapshot(url, keep=keep)
-        super().__init__(url.set(database=str(self._snapshot.path)) if self._snapshot else url)
-        if self._snapshot is not None:
-            self.path, self.place = Path(url.database or ""), shown(url)
+    def __init__(self, url: URL, *, keep: bool = True, empty: bool = False) -> None:
+        super().__init__(url, sqlite3.connect(":memory:", check_same_thread=False) if empty else _copy(url, keep=keep))
         self.accounts = Accounts(self)
         self.months = Months(self, self.accounts)
         self.claims, self.devices, self.events = Claims(self, self.lost), Devices(self), Events(self)
         try:
-            if self.path is not None and self._snapshot is None and not self.in_memory:
-                prepare(self.path)
-            self._migrate()
+            if self.read(lambda connection: version(connection, self.place)) != schema.VERSION:
+                self.write(lambda connection: upgrade(connection, self.place))
+            self.hold()
         except BaseException:
             self.close()
             raise
-        self._patience_s = AWAY_S
-
-    def _migrate(self) -> None:
-        if self.read(lambda connection: version(connection, self.place)) != schema.VERSION:
-            self.write(lambda connection: upgrade(connection, self.place))
-
-    def close(self) -> None:
-        """Close all connections; what was acknowledged is already durable. Closing twice is fine."""
-        super().close()
-        if self._snapshot is not None:
-            self._snapshot.close()
 
 
 class AsyncStore:
@@ -84,20 +73,22 @@ class AsyncStore:
     in the order in which they were asked for; records that wait for their turn together share one commit. Reads and
     heartbeats have threads of their own: neither waits for a write's turn. A call cannot be cancelled: what was begun
     is done, and its caller gets the result. A cancellation that comes meanwhile is raised at the caller's next other
-    `await`.
+    `await`. While a server is away, calls wait for it as long as it takes, and no longer once they are cancelled; with
+    a `patience_s` they raise StoreAwayError by then.
 
     Example:
         with AsyncStore(store) as calls:
             status = await calls.write(lambda store: store.create_job(request))
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, patience_s: float = math.inf) -> None:
+        self._store, self._patience_s = store, patience_s
         self._writer = ThreadPoolExecutor(1, "store-writes")
         self._asked: deque[_Write] = deque()
         self._asking = threading.Lock()
         self._readers = ThreadPoolExecutor(_READERS, "store-reads")
         self._heart = ThreadPoolExecutor(1, "store-heartbeats")
+        self._ping: asyncio.Task[bool] | None = None
 
     @property
     def url(self) -> str:
@@ -110,11 +101,12 @@ class AsyncStore:
 
     async def read(self, work: Callable[[Store], T]) -> T:
         """Return what `work` reads; beside other reads and writes."""
-        return await _result(self._readers.submit(work, self._store))
+        given_up = threading.Event()
+        return await self._result(self._readers.submit(self._limited, work, given_up), given_up)
 
     async def write(self, work: Callable[[Store], T]) -> T:
         """Return the result of `work` once all that it has written is durable; no other write of ours comes between."""
-        return cast("T", await _result(self._ask(work)))
+        return cast("T", await self._written(work))
 
     async def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
         """Do as `Store.add_records`, in its turn among the writes.
@@ -122,18 +114,22 @@ class AsyncStore:
         What is asked for like this while another write is under way shares one commit with its neighbours in the
         queue. Nobody sees that: each is durable when its call returns, and where one cannot be stored the others are.
         """
-        return cast("int", await _result(self._ask(Addition(task, tuple(records), tuple(charges)))))
+        return cast("int", await self._written(Addition(task, tuple(records), tuple(charges))))
 
     async def charge_all(self, charges: Iterable[Charge]) -> None:
         """Do as `Store.charge_all`, with others as `add_records`."""
-        await _result(self._ask(Addition(None, (), tuple(charges))))
+        await self._written(Addition(None, (), tuple(charges)))
 
-    def _ask(self, work: "Callable[[Store], object] | Addition") -> Future[object]:
+    async def _written(self, work: "Callable[[Store], object] | Addition") -> object:
         write = _Write(work)
         with self._asking:
             self._asked.append(write)
         self._writer.submit(self._write_next)
-        return write.result
+        return await self._result(write.result, write.given_up)
+
+    def _limited(self, work: Callable[[Store], T], given_up: threading.Event) -> T:
+        with self._store.waiting(self._patience_s, given_up):
+            return work(self._store)
 
     def _write_next(self) -> None:
         """Do the write whose turn it is, and additions that directly follow one with it; nothing if they were done."""
@@ -142,14 +138,42 @@ class AsyncStore:
             while turn and len(turn) < _MOST_AT_ONCE and self._asked and turn[0].joins(self._asked[0]):
                 turn.append(self._asked.popleft())
         turn = [write for write in turn if write.result.set_running_or_notify_cancel()]
-        if len(turn) > 1 and _add_together(self._store, turn):
+        if len(turn) > 1 and self._limited(partial(_add_together, writes=turn), turn[0].given_up):
             return
         for write in turn:
-            write.do(self._store)
+            self._limited(write.do, write.given_up)
 
     async def heartbeat(self, job_id: str) -> bool:
         """Do as `Store.heartbeat`, however long writes take."""
-        return await _result(self._heart.submit(self._store.heartbeat, job_id))
+        given_up = threading.Event()
+        beat = self._heart.submit(self._limited, lambda store: store.heartbeat(job_id), given_up)
+        return await self._result(beat, given_up)
+
+    async def _result(self, future: Future[T], given_up: threading.Event) -> T:
+        """Return a future's result; one that is cancelled waits for no server, and is raised at the next `await`."""
+        result, cancelled, limit_s = asyncio.wrap_future(future), False, self._patience_s / 3
+        while not result.done():
+            try:
+                done, _ = await asyncio.wait([result], timeout=None if math.isinf(limit_s) else limit_s)
+                if not done and not await self._answers():
+                    given_up.set()
+                    result.cancel()
+                    raise StoreAwayError(f"{self.place} does not answer; check that it is running and reachable")
+            except asyncio.CancelledError:
+                given_up.set()
+                cancelled = True
+        if cancelled and (task := asyncio.current_task()):
+            task.uncancel()  # it is counted already
+            task.cancel()
+        return result.result()
+
+    async def _answers(self) -> bool:
+        """Ask, once for all who wait, whether the server answers."""
+        if self._ping is None or self._ping.done():
+            self._ping = asyncio.create_task(asyncio.to_thread(self._store.answers))
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(self._ping), 2 * self._patience_s / 3)
+        return False
 
     def waiting_jobs(self, look_s: float) -> AsyncGenerator[None, None]:
         return waiting_jobs(self._store.address, look_s)
@@ -174,6 +198,7 @@ class _Write:
 
     work: Callable[[Store], object] | Addition
     result: Future[object] = field(default_factory=Future)
+    given_up: threading.Event = field(default_factory=threading.Event)
 
     def joins(self, following: "_Write") -> bool:
         return isinstance(self.work, Addition) and isinstance(following.work, Addition)
@@ -193,7 +218,7 @@ class _Write:
         return store.add_records(self.work.task, self.work.records, self.work.charges)
 
 
-def _add_together(store: Store, writes: Sequence[_Write]) -> bool:
+def _add_together(store: Store, writes: "Sequence[_Write]") -> bool:
     """Store several additions in one commit; False, and nothing happened, if each is to be tried alone."""
     try:
         numbers = store.add_all([write.work for write in writes if isinstance(write.work, Addition)])
@@ -209,33 +234,20 @@ def _add_together(store: Store, writes: Sequence[_Write]) -> bool:
     return True
 
 
-async def _result(future: Future[T]) -> T:
-    """Return a future's result; a cancellation waits until it is there, and is raised at the caller's next `await`."""
-    result, cancelled = asyncio.wrap_future(future), False
-    while not result.done():
-        try:
-            await asyncio.wait([result])
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled and (task := asyncio.current_task()):
-        task.uncancel()  # it is counted already
-        task.cancel()
-    return result.result()
-
-
-def _snapshot(url: URL, *, keep: bool) -> Snapshot | None:
+def _copy(url: URL, *, keep: bool) -> sqlite3.Connection | None:
+    """Return a copy in memory of a store that cannot be written, where that is to be no error."""
     path = Path(url.database or "")
-    if keep or url.get_backend_name() != "sqlite" or dict(url.query) == IN_MEMORY or not is_read_only(path):
+    if keep or url.get_backend_name() != "sqlite" or not is_read_only(path):
         return None
     check_plain(path)
     try:
-        return Snapshot(path)
+        return read_into_memory(path)
     except sqlite3.Error as error:
         raise translate(error, shown(url)) from error
 
 
 def open_store(url: str = "", *, create: bool = True, keep: bool = True) -> Store:
-    """Open a store, create it where there is none, and bring an older one to this version's schema.
+    """Open a store, and create it where there is none.
 
     `url` is a file path, `sqlite:///path` or `postgresql://user@host/name`; "" means what `TUNERY_STORE` names, or else
     `~/.local/share/tunery/tunery.db`. Whoever only reads says that nothing is to be created: then that last file, where
@@ -249,7 +261,7 @@ def open_store(url: str = "", *, create: bool = True, keep: bool = True) -> Stor
     if url or settings().store:
         where = f"{absent}" if url else f"{absent}, which {VARIABLE} names"
         raise StoreError(f"there is no store at {where}; name another with --store, or begin one with `tunery tune`")
-    return Store(resolve(url).update_query_dict(IN_MEMORY))
+    return Store(resolve(url), empty=True)
 
 
 def missing(url: str = "", *, keep: bool = True) -> Path | None:

@@ -1,11 +1,12 @@
 """The connection under the store: pragmas, transactions, lost servers, and errors that speak to a user."""
 
 import logging
+import math
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -19,24 +20,20 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tunery._errors import StoreError
 from tunery.store.database.failures import is_conflict, is_lost, translate
+from tunery.store.database.file import BUSY_S, MovedError, StoreFile
 from tunery.store.database.place import shown
 
 T = TypeVar("T")
 
-BUSY_S = 30.0
-AWAY_S = 300.0
-"""How long an open store waits for a PostgreSQL server that has gone away."""
 _MOST_VALUES = 10_000
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-IN_MEMORY = {"mode": "memory"}
-"""In the URL of a file: an empty database that goes with its last reader, and touches no file."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _SAY_AGAIN_S = 0.05, 2.0, 60.0
 
 # A server or network that dies without a word is noticed after 30 s. A process that is suspended inside a transaction
 # loses it, and with it the locks that others wait for. What the URL says comes first.
 _POSTGRESQL = {
     "client_encoding": "utf8",  # a cluster that was made under the C locale has none, and would give bytes
     "application_name": "tunery",
-    "connect_timeout": 10,
+    "connect_timeout": 2,  # a call that may not wait is answered within three
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -47,34 +44,76 @@ _POSTGRESQL = {
 _log = logging.getLogger(__name__)
 
 
+class _Limits(threading.local):
+    """How long the calls of a thread wait for a server that is away: see `Database.waiting`."""
+
+    patience_s = math.inf
+    given_up: threading.Event | None = None
+
+
 class Database:
     """One open database, usable from several threads; each room of the store adds its methods to it.
 
-    A server that goes away (restarted, crashed, unreachable) is waited for, and the transaction is done again, for at
-    most `AWAY_S`; only opening a store fails at once. Where the connection is lost during a commit, the server is asked
-    what became of it, so no transaction takes effect twice.
+    A server that goes away (restarted, crashed, unreachable) is waited for as long as it takes, and the transaction is
+    done again, unless `waiting` says otherwise; only opening a store fails at once. Where the connection is lost during
+    a commit, the server is asked what became of it, so no transaction takes effect twice. With a `copy`, a database in
+    memory is used in place of the file.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, copy: sqlite3.Connection | None = None) -> None:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-        self.in_memory = dict(url.query) == IN_MEMORY
         self.place = shown(url)
         self.address = url
-        self._engine = _connect_sqlite(url) if self.path else _connect_postgresql(url)
+        self._file = StoreFile(self.path) if self.path and copy is None else None
+        if self.path is None:
+            self._engine = _connect_postgresql(url)
+        elif self._file is not None:
+            self._engine = _sqlite("sqlite:///file", creator=self._file.connect)
+        else:
+            self._engine = _sqlite("sqlite://", creator=lambda: copy, poolclass=sa.StaticPool)
         self._writer = self._engine.execution_options(tunery_write=True)
         # A reader of SQLite sees one state of the file; one of PostgreSQL has to ask for that.
         view = {} if self.path else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self._engine.execution_options(**view)
         # SQLite has one writer, and a database in memory one connection; sessions of PostgreSQL lock what they change.
         self._one_writer: AbstractContextManager[object] = threading.Lock() if self.path else nullcontext()
-        self._one_reader = self._one_writer if self.in_memory else nullcontext()
+        self._one_reader = self._one_writer if copy is not None else nullcontext()
         self._closing = threading.Event()
+        self._limits = _Limits()
         self._patience_s = 0.0  # until the store is open
+
+    def hold(self) -> None:
+        """Say that the database is open: from here on its server is waited for, and its file must stay what it is."""
+        if self._file is not None:
+            try:
+                self._file.hold()
+            except sqlite3.Error as error:
+                raise translate(error, self.place) from error
+        self._patience_s = math.inf
 
     @property
     def url(self) -> str:
         """What `open_store` accepts to open this store again; a password is hidden."""
         return self.place
+
+    @contextmanager
+    def waiting(self, patience_s: float, given_up: threading.Event) -> Iterator[None]:
+        """Have this thread wait no longer than so for a server that is away, and no longer once it is `given_up`."""
+        self._limits.patience_s, self._limits.given_up = patience_s, given_up
+        try:
+            yield
+        finally:
+            self._limits.patience_s, self._limits.given_up = math.inf, None
+
+    def answers(self) -> bool:
+        """Return whether a new connection to the server is answered, within two seconds; a file is always there."""
+        if self.path is not None:
+            return True
+        try:
+            with _connect_postgresql(self.address, poolclass=sa.NullPool).connect():
+                return True
+        except DBAPIError:
+            return False
 
     def read(self, work: Callable[[Connection], T], *, repeat: bool = True) -> T:
         """Return what `work` makes of one consistent view of the database.
@@ -83,59 +122,88 @@ class Database:
         """
 
         def attempt() -> T:
+            if why := self._moved():
+                raise StoreError(f"{why}; end this command, and give it again")
             with self._one_reader, self._reader.begin() as connection:
                 return work(connection)
 
-        return self._persist(attempt, self._patience_s if repeat else 0.0)
+        return self._persist(attempt, repeat=repeat)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Do `work` in one transaction and return its result: durable then, undone as a whole if it raises.
 
         `work` may run several times if the server goes away or another session is in the way; what the earlier times
-        wrote is undone.
+        wrote is undone. Where the store's file was deleted or replaced, what it held and `work` go to a file beside it.
         """
-        return self._persist(lambda: self._transact(work), self._patience_s)
+        return self._persist(lambda: self._transact(work))
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
         number = None
+        with self._one_writer:
+            try:
+                self._check_place()
+                with self._writer.begin() as connection:
+                    result = work(connection)
+                    if self.path is None:
+                        number = connection.execute(sa.select(sa.func.txid_current_if_assigned())).scalar()
+            except MovedError as error:
+                raise self._rescued(str(error), work) from None
+            except DBAPIError as error:
+                if number is None or not is_lost(error) or not self._was_committed(number):
+                    raise
+            if why := self._moved():
+                raise self._rescued(why, None)
+            return result
+
+    def _check_place(self) -> None:
+        if why := self._moved():
+            raise MovedError(why)
+
+    def _moved(self) -> str:
+        return "" if self._file is None else self._file.moved()
+
+    def _rescued(self, why: str, work: Callable[[Connection], object] | None) -> StoreError:
+        """Keep beside the store all that its file held, and what is to be written; return the error that says so."""
+        assert self._file is not None
         try:
-            with self._one_writer, self._writer.begin() as connection:
-                result = work(connection)
-                if self.path is None:
-                    number = connection.execute(sa.select(sa.func.txid_current_if_assigned())).scalar()
-        except DBAPIError as error:
-            if number is None or not is_lost(error) or not self._was_committed(number):
-                raise
-        return result
+            kept = self._file.rescue()
+            if work is not None:
+                engine = _sqlite("sqlite:///file", creator=lambda: sqlite3.connect(kept))
+                with engine.begin() as connection:
+                    work(connection)
+                engine.dispose()
+        except (OSError, sqlite3.Error, DBAPIError) as error:
+            return StoreError(f"{why}, and what it held cannot be kept ({error}); end this command before you go on")
+        return StoreError(
+            f"{why}; what it held, with what was to be written, is in {kept}: move that file to {self.path} when "
+            "nobody uses the store, or name it with --store"
+        )
 
     def _was_committed(self, number: int) -> bool:
         """Return whether a transaction whose commit was cut off took effect; waits for the server to know it."""
-        deadline = time.monotonic() + self._patience_s
         query = sa.select(sa.func.txid_status(number))
         while (fate := self.read(lambda connection: connection.execute(query).scalar())) == "in progress":
             self._pause(_LONGEST_PAUSE_S)
-            if time.monotonic() > deadline:
-                break
         if fate not in {"committed", "aborted"}:
             raise StoreError(f"{self.place} was cut off and does not know what became of a transaction; resume the job")
         return bool(fate == "committed")
 
-    def _persist(self, attempt: Callable[[], T], patience_s: float) -> T:
+    def _persist(self, attempt: Callable[[], T], *, repeat: bool = True) -> T:
         """Return the result of an attempt that comes through: again after a lost connection or a deadlock."""
-        deadline, pause_s = None, _FIRST_PAUSE_S
+        began, pause_s, said_s = time.monotonic(), _FIRST_PAUSE_S, -math.inf
+        patience_s = min(self._limits.patience_s, self._patience_s) if repeat else 0.0
         while True:
             self._pause(0.0)
             try:
                 return attempt()
             except (DBAPIError, sqlite3.Error) as error:
-                now = time.monotonic()
-                lost = is_lost(error)
-                if deadline is None:
-                    deadline = now + patience_s
-                    if lost and patience_s:
-                        _log.warning("%s does not answer; waiting for at most %.0f s", self.place, patience_s)
-                if now >= deadline or not (lost or is_conflict(error)):
+                passed_s, given_up = time.monotonic() - began, self._limits.given_up
+                lost, over = is_lost(error), given_up is not None and given_up.is_set()
+                if over or passed_s + pause_s > patience_s or not (lost or is_conflict(error)):
                     raise translate(error, self.place) from error
+                if lost and passed_s > said_s + _SAY_AGAIN_S:
+                    said_s = passed_s
+                    _log.warning("%s does not answer; the work waits for it, %.0f s so far", self.place, passed_s)
             except (PendingRollbackError, PoolTimeoutError) as error:
                 raise StoreError(f"{self.place} does not answer ({error}); try again") from error
             self._pause(pause_s)
@@ -167,6 +235,8 @@ class Database:
         """Close all connections; what was acknowledged is already durable. Closing twice is fine."""
         self._closing.set()
         self._engine.dispose()
+        if self._file is not None:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -230,23 +300,17 @@ def _insert(connection: Connection) -> Callable[[sa.Table], Any]:
     return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
 
 
-def _connect_postgresql(url: URL) -> Engine:
+def _connect_postgresql(url: URL, **more: Any) -> Engine:
     defaults = {name: value for name, value in _POSTGRESQL.items() if name not in url.query}
-    return sa.create_engine(url, connect_args=defaults)
+    return sa.create_engine(url, connect_args=defaults, **more)
 
 
-def _connect_sqlite(url: URL) -> Engine:
-    in_memory = dict(url.query) == IN_MEMORY
-    if in_memory:
-        engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args={"check_same_thread": False})
-    else:
-        engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
+def _sqlite(url: str, **more: Any) -> Engine:
+    engine = sa.create_engine(url, **more)
 
     @sa.event.listens_for(engine, "connect")
     def set_up(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # the driver's own BEGIN comes too late and never for DDL
-        if not in_memory:
-            _use_wal(connection)
         connection.execute("PRAGMA synchronous=FULL")  # NORMAL may lose acknowledged commits on power loss
         connection.execute("PRAGMA foreign_keys=ON")
 
@@ -258,15 +322,3 @@ def _connect_sqlite(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log; SQLite answers "busy" without waiting when two processes do so at once."""
-    deadline = time.monotonic() + BUSY_S
-    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)

@@ -4,7 +4,7 @@ import sqlite3
 
 from sqlalchemy.exc import DBAPIError
 
-from tunery._errors import StoreError
+from tunery._errors import StoreAwayError, StoreError
 
 # By prefix of SQLite's extended result code names, most specific first (https://www.sqlite.org/rescode.html).
 _SQLITE = (
@@ -54,5 +54,5 @@ def translate(error: DBAPIError | sqlite3.Error, place: str) -> StoreError:
     if type(cause).__name__ == "LockNotAvailable":
         return StoreError(f"another process keeps {place} locked; wait for it or end it, then try again")
     if is_lost(error):
-        return StoreError(f"{place} does not answer ({line}); check that it is running and reachable")
+        return StoreAwayError(f"{place} does not answer ({line}); check that it is running and reachable")
     return StoreError(f"{place} refused the operation ({line}); please report this as a bug in tunery")

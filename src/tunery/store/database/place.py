@@ -1,13 +1,9 @@
 """From what a user writes (nothing, a path, a URL) to a place where a store can live."""
 
-import errno
-import os
-import stat
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -15,25 +11,6 @@ from tunery._errors import StoreError
 from tunery._settings import store_place
 
 VARIABLE = "TUNERY_STORE"
-
-# SQLite's write-ahead log needs memory shared by all its processes and locks that hold: neither is given here
-# (https://www.sqlite.org/wal.html, "all processes must be on the same host computer").
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fuse.ceph",
-        "fuse.glusterfs",
-        "fuse.sshfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "smb3",
-    }
-)
 
 
 def resolve(text: str) -> URL:
@@ -84,50 +61,3 @@ def _file(text: str) -> URL:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise StoreError(f"store {text[:60]!r} cannot be looked at ({reason}); choose another path") from None
     return URL.create("sqlite", database=str(path))
-
-
-def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
-    """Create the folder of the store file `path` if `create`, and refuse places where a store cannot live."""
-    check_plain(path)
-    try:
-        if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        there = next(place for place in (path, *path.parents) if place.exists())
-        if there != path and not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        writable = os.access(there, os.W_OK) or not keep
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be created ({error.strerror}); name another store with --store or {VARIABLE}"
-        ) from error
-    if not writable:
-        raise StoreError(f"{path} cannot be written; change its permissions or name another store with {VARIABLE}")
-    kind = file_system(path.parent)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreError(
-            f"{path} is on a network file system ({kind}), where SQLite loses data; "
-            f"name a file on a local disk with --store or {VARIABLE}, or use a postgresql:// store"
-        )
-
-
-def check_plain(path: Path) -> None:
-    """Refuse what is no file, before anything is read from it or written to it."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:  # it is not there yet, or opening it says why not
-        return
-    if stat.S_ISDIR(mode):
-        raise StoreError(f"{path} is a directory; name a file, for example {path / 'tunery.db'}")
-    if not stat.S_ISREG(mode):
-        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        raise StoreError(f"{path} is {kind}, which cannot hold a store; name a file with --store or {VARIABLE}")
-
-
-def file_system(directory: Path) -> str:
-    """Return the type of the file system that holds `directory` (`ext4`, `nfs4`, ...), "" where it cannot be told."""
-    directory = directory.resolve()
-    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
-    for folder in (directory, *directory.parents):
-        if folder in mounts:
-            return str(mounts[folder])
-    return ""

@@ -1,6 +1,7 @@
 """Tasks and records: written once, never changed."""
 
 import math
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -145,8 +146,8 @@ class Standing:
 class Records(Database):
     """The store's records and the tasks they belong to."""
 
-    def __init__(self, url: URL) -> None:
-        super().__init__(url)
+    def __init__(self, url: URL, copy: sqlite3.Connection | None = None) -> None:
+        super().__init__(url, copy)
         self._known_tasks: set[str] = set()
 
     def add_record(self, task: Task, record: Record, charges: Iterable[Charge] = ()) -> int:
