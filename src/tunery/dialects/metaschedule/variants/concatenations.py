@@ -54,7 +54,9 @@ def rewrite(module: Any, lanes: int) -> Any:
             schedule.compute_inline(block)
     found = [_Result(schedule.get(block)) for block in results]
     written = [schedule.get(block) for block in results]
-    reads, writes = (_whole([region for block in written for region in getattr(block, name)]) for name in _REGIONS)
+    reads, writes = (
+        whole_regions([region for block in written for region in getattr(block, name)]) for name in _REGIONS
+    )
     if any(read.source.same_as(write.source) for read in reads for write in writes):
         raise DialectError("a result is read again")
     if len({tuple(one.places) for one in found}) != 1:
@@ -65,17 +67,17 @@ def rewrite(module: Any, lanes: int) -> Any:
     parts = [part for one in found for part in one.parts(place, lanes)]
     body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
     body = tvm.tirx.For(place, *long_of(0, int(np.prod(found[0].places))), _PARALLEL, body)
-    body = _realized(tvm.s_tir.SBlock([], reads, writes, NAME, body, None, [], [], {}))
-    body = _realized(tvm.s_tir.SBlock([], [], [], "root", body, None, [], [], {}))
+    body = realized(tvm.s_tir.SBlock([], reads, writes, NAME, body, None, [], [], {}))
+    body = realized(tvm.s_tir.SBlock([], [], [], "root", body, None, [], [], {}))
     function = schedule.mod["main"]
     return tvm.IRModule({"main": tvm.tirx.PrimFunc(function.params, body).with_attrs(dict(function.attrs))})
 
 
-def _realized(block: Any) -> Any:
+def realized(block: Any) -> Any:
     return tvm.s_tir.SBlockRealize([], True, block)
 
 
-def _whole(regions: Sequence[Any]) -> list[Any]:
+def whole_regions(regions: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for region in regions:
         if not any(region.source.same_as(other.source) for other in found):

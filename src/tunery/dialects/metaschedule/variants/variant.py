@@ -24,6 +24,7 @@ from tunery.dialects.metaschedule.variants import (
     padded,
     place_sums,
     rows,
+    transposes,
 )
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.dialects.metaschedule.variants.winograd import program as winograd
@@ -134,6 +135,10 @@ def _rows(module: Any, target: Any) -> Variant | None:
     return program and Variant(rows.NAME, program, design=rows.designs)
 
 
+def _transposes(module: Any, target: Any) -> Variant:  # noqa: ARG001 - as the others
+    return Variant(transposes.NAME, transposes.rewrite(module), design=_as_it_is)
+
+
 def _as_it_is(schedule: Any) -> list[Any]:
     return [schedule]
 
@@ -146,6 +151,7 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     place_sums.NAME: partial(_own_space, place_sums),
     concatenations.NAME: _concatenation,
     rows.NAME: _rows,
+    transposes.NAME: _transposes,
 }
 
 
