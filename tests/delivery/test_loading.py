@@ -3,7 +3,6 @@ import platform
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -166,23 +165,3 @@ def test_what_an_earlier_version_compiled_still_runs() -> None:
     network = tunery.load_compiled(ASSETS / "ad59553-fake.tunery")  # made by tests/store/assets/make_ad59553.py
     arrays = [np.ones(spec.shape, spec.dtype) for spec in network.inputs]
     assert np.allclose(network(*arrays)[0], arrays[0] @ arrays[1])
-
-
-# Made by tests/store/assets/make_ad59553.py and assets/make_targets.py.
-OLD = {"ad59553.tunery": (4, 16, 16), "da7d122-targets.tunery": (4, 64, 64)}
-
-
-@pytest.mark.tvm
-@pytest.mark.parametrize("name", OLD)
-def test_what_an_earlier_version_compiled_with_the_compiler_runs_or_says_why_not(name: str) -> None:
-    path, (rows, columns, factor) = ASSETS / name, OLD[name]
-    if (platform.machine(), version("apache-tvm")) != ("x86_64", "0.27.0.post1"):
-        with pytest.raises(UsageError, match="compile") as caught:
-            tunery.load_compiled(path)
-        assert str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
-        return
-    network = tunery.load_compiled(path)
-    given = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
-    expected = np.repeat(factor * given.sum(1, keepdims=True), columns, axis=1)
-    np.testing.assert_array_equal(network(given)[0], expected)

@@ -1,8 +1,6 @@
 """Networks whose kernels were built before: the same numbers as without, and nothing that does not belong is linked."""
 
-import io
 import json
-import sys
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -24,7 +22,7 @@ from tunery.dialects import Array, Built, Dialect, get_dialect
 from tunery.dialects.metaschedule.codegen import compilation
 from tunery.dialects.metaschedule.loading import weights
 from tunery.dialects.metaschedule.loading.packing import Index
-from tunery.dialects.metaschedule.loading.weights import Weight, map_weights, read_weights, write_weights
+from tunery.dialects.metaschedule.loading.weights import Weight, map_weights, write_weights
 from tunery.domain import Candidate, Network, Target, Task
 from tunery.measuring.inputs import make_inputs
 
@@ -188,25 +186,6 @@ def test_equal_weights_of_two_layers_are_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(np.abs(theirs).max()))
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_file_of_a_format_before_is_read(
-    version: int, case: Case, parts: dict[str, Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weights, "_LEAST", 1 if version == 3 else sys.maxsize)
-    case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "whole", parts if version == 3 else {})
-    with zipfile.ZipFile(tmp_path / "whole") as old, zipfile.ZipFile(tmp_path / "before", "w") as new:
-        told = json.loads(old.read("manifest.json")) | {"format": version}
-        told["library"] = told.pop("members")["network.so"]
-        if version == 3:
-            told["weights"]["crc"] = old.getinfo(weights.WEIGHTS).CRC
-        new.writestr("manifest.json", json.dumps(told))
-        for name in old.namelist():
-            if name != "manifest.json":
-                new.writestr(name, old.read(name))
-    for ours, theirs in zip(case.outputs(tmp_path / "before"), case.outputs(tmp_path / "whole"), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_how_weights_are_prepared_on_loading_is_part_of_the_format() -> None:
     raw = np.random.default_rng(1).standard_normal((3, 3, 16, 20)).astype(np.float32)
     packing: list[Index] = ["2", ["FloorDiv", "3", 4], "0", "1", ["FloorMod", "3", 4]]
@@ -265,15 +244,6 @@ def test_weights_of_several_targets_are_kept_once(tmp_path: Path) -> None:
             for ours, weight in zip(map_weights(opened.map(weights.WEIGHTS), here["arrays"]), several, strict=True):
                 np.testing.assert_array_equal(ours.numpy(), weight.prepared())
     assert [one["packing"] for one in told[0]["arrays"]][-1] is None
-
-
-def test_weights_of_earlier_files_are_prepared_on_loading() -> None:
-    table = np.arange(64 * 80, dtype=np.float32).reshape(64, 80)
-    first = {"offset": 0, "shape": [64, 80], "dtype": "float32", "transform": "", "packing": None}
-    told = [first, {**first, "packing": [[80, 64], ["1", "0"]]}, {**first, "offset": table.nbytes, "shape": [1, 80]}]
-    found = read_weights(io.BytesIO(table.tobytes() + table[:1].tobytes()), told)
-    for ours, theirs in zip(found, (table, table.T, table[:1]), strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs)
 
 
 @pytest.mark.parametrize(

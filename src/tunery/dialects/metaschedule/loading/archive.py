@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import MEMBERS, Archive, ArchiveError, lacking_in, new_archive, open_archive
+from tunery._archive import Archive, ArchiveError, lacking_in, new_archive, open_archive
 from tunery._errors import UsageError
-from tunery.dialects.metaschedule.loading.weights import WEIGHTS, Weight, map_weights, read_weights, write_weights
+from tunery.dialects.metaschedule.loading.weights import WEIGHTS, Weight, map_weights, write_weights
 from tunery.domain import Network, Target
 
 LIBRARY, SEGMENTS = "network.so", "segments.bin"
-FORMAT, _UNPREPARED, _WITHOUT_DIGESTS = 5, 4, {3, 2}
-"""Format 4 has its weights as the model has them, and they are prepared on loading. Format 3 has only a checksum of its
-weights, and format 2 has no weights beside its library; neither can be signed.
-How weights are prepared on loading is part of the format."""
+FORMAT = 1
+"""How weights are prepared on loading, and what code calls, are part of it."""
 
 
 def manifest_of(
@@ -74,9 +72,7 @@ def read_archive(
     try:
         with open_archive(path, digest) as archive:
             manifest = archive.manifest
-            if manifest["format"] not in {FORMAT, _UNPREPARED, *_WITHOUT_DIGESTS} or (
-                archive.signature and MEMBERS not in manifest
-            ):
+            if manifest["format"] != FORMAT:
                 raise UsageError(f"{path} has format {manifest['format']!r:.20}, not {FORMAT}; {again}")
             if manifest["versions"] != _installed():
                 raise UsageError(
@@ -88,16 +84,11 @@ def read_archive(
                     f"{path} was compiled for a processor with {', '.join(missing[:4]):.80}, which this one lacks; "
                     f"compile it here: `tunery compile MODEL -o {shlex.quote(str(path))}`"
                 )
-            old = manifest["format"] in _WITHOUT_DIGESTS
-            archive.extract(LIBRARY, directory / LIBRARY, manifest["library"] if old else None)
+            archive.extract(LIBRARY, directory / LIBRARY)
             segments = _read_segments(archive) if "segments" in manifest else []
             if "weights" not in manifest:
                 return manifest, [], segments
-            weights = manifest["weights"]
-            if manifest["format"] == FORMAT:
-                return manifest, map_weights(archive.map(WEIGHTS), weights["arrays"]), segments
-            with archive.open(WEIGHTS, {"crc": weights["crc"]} if old else None) as file:
-                return manifest, read_weights(file, weights["arrays"]), segments
+            return manifest, map_weights(archive.map(WEIGHTS), manifest["weights"]["arrays"]), segments
     except ArchiveError as error:
         raise UsageError(f"{path} is damaged: {error}; {again}") from error
 

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -174,25 +174,6 @@ def map_weights(memory: memoryview, told: Sequence[Mapping[str, Any]]) -> list[A
 def _mapped(memory: memoryview, each: Mapping[str, Any]) -> Array:
     array = np.frombuffer(memory, np.dtype(each["dtype"]), math.prod(each["shape"]), int(each["offset"]))
     return array.reshape(each["shape"])
-
-
-def read_weights(file: IO[bytes], told: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the weights in a file of format 4 or earlier, prepared; beside them one array at a time is held."""
-    users: dict[int, list[int]] = {}
-    for number, each in enumerate(told):
-        users.setdefault(int(each["offset"]), []).append(number)
-    found: list[Any] = [None] * len(told)
-    for offset, numbers in sorted(users.items()):
-        shape, dtype = tuple(told[numbers[0]]["shape"]), np.dtype(told[numbers[0]]["dtype"])
-        data = file.read(math.prod(shape) * dtype.itemsize)
-        if file.tell() != offset + len(data):
-            raise ValueError("its weights do not lie where its manifest says")
-        array = np.frombuffer(data, dtype).reshape(shape)
-        for number in numbers:
-            found[number] = _prepared(array, told[number])
-    if file.read(1):
-        raise ValueError("it has more weights than its manifest says")
-    return found
 
 
 def _prepared(array: Array, each: Mapping[str, Any]) -> Any:

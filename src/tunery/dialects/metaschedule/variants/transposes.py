@@ -72,7 +72,7 @@ class _Change:
         tvm_ffi.structural_walk(self._store.value, ((tvm.ir.TensorLoad,), loads.append), order="pre")
         self._turned = [one for one in loads if self._axis(one, -1) not in {None, len(self._axes) - 1}]
         self._turned = [one for one in self._turned if self._place(one, len(self._axes) - 1) is not None]
-        columns = {self._axis(one, -1) for one in self._turned}
+        columns = {axis for one in self._turned if (axis := self._axis(one, -1)) is not None}
         kinds = {str(one.source.ty.dtype) for one in self._turned} - {"float32", "int32", "uint32"}
         if len(columns) != 1 or kinds or any(one.source.same_as(self._store.buffer) for one in loads):
             raise OtherKindError("no array of four bytes is read along one other axis")
