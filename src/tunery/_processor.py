@@ -6,6 +6,7 @@ And what compilers call another host's ARM processor.
 import ctypes
 import os
 import platform
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -146,3 +147,13 @@ def arm_name(facts: Mapping[str, Any]) -> str | None:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
+
+
+def entered() -> float:
+    """Return when this process began, on the monotonic clock: from then on a command's user waits."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return time.monotonic()
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - max(age_s, 0.0)

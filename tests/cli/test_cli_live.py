@@ -125,3 +125,13 @@ def test_a_job_outlives_whoever_watched_it() -> None:
 
     with live_module.LiveLine(Gone()) as live:
         live.show(progress())
+
+
+def test_one_clock_counts_from_when_the_command_began_whatever_its_phases_say() -> None:
+    stream = io.StringIO()
+    with live_module.LiveLine(stream, verbose=True, began=time.monotonic() - 30.0, budget_s=60.0) as live:
+        for phase, elapsed_s in (("importing", 31.0), ("baseline", 2.0), ("compiling the network", 90.0)):
+            live.show(Progress("j", phase, elapsed_s, 50.0, 0, None, None, None))
+    lines = stream.getvalue().splitlines()
+    assert [line[:10] for line in lines] == ["[####----]"] * 3
+    assert all("30s gone" in line and "about 30s left" in line for line in lines)

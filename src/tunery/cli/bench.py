@@ -85,6 +85,7 @@ def compared_with(
 
     `compiled` is the file to time, `others` further ones by the contestant's name.
     """
+    from tunery._processor import entered
     from tunery.cli.console.live import LiveLine
     from tunery.delivery.comparing.compare import predicted_s
     from tunery.domain.request import CONTESTANTS
@@ -93,7 +94,7 @@ def compared_with(
     names = " and ".join(CONTESTANTS[rival] for rival in (*rivals, *others)) or "nobody"
     first = "compiling first, then " if compiled is None or "untuned" in rivals else ""
     beforehand = [f"comparing with {names}: {first}about {duration(predicted_s((*rivals, *others), seconds))}"]
-    with LiveLine(verbose=verbose) as live:
+    with LiveLine(verbose=verbose, began=entered()) as live:
 
         def show(progress: "Progress") -> None:
             while beforehand:  # not before the model and the target are known to be meant

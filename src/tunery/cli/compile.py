@@ -93,12 +93,14 @@ def compile_(
         with connect(url) as service, watching(service, verbose=verbose, output=path, force=force) as watcher:
             report, network = compile_there(service, replace(request, options=told.for_service()), path, watcher)
     else:
+        from tunery._processor import entered
         from tunery.cli.console.live import LiveLine
         from tunery.service.session import compile_model
 
-        _begin(*request.dialects)
+        start_ahead(*request.dialects)
+        options.check_shapes(request)
         path, hosts = network_path(request, output), {"hosts": say_hosts()}
-        with LiveLine(verbose=verbose) as live:
+        with LiveLine(verbose=verbose, began=entered()) as live:
             report, network = compile_model(request, path, told, lambda text: live.say(text, phase=text))
     if json:
         emit({**compile_data(report), **hosts})
@@ -177,7 +179,7 @@ def _table(report: "CompileReport") -> "Table":
     return table
 
 
-def _begin(dialect: str, *more: str) -> None:
+def start_ahead(dialect: str, *more: str) -> None:
     """Have what workers are forked from import the compiler while this process still imports itself."""
     from tunery.engines.local import ahead
     from tunery.runtime import preparer_environment, worker_environment

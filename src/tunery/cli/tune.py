@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
     from tunery.service.session import Session
 
-BENCH_S = 10.0
+BENCH_S, _COMPARED = 10.0, 0.25
+"""How long each rival is timed, and what part of a budget of time all of them may take."""
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Also compile the network to this file.")]
 
 
@@ -119,12 +120,20 @@ def run(
 ) -> None:
     """Tune with a live line, and compile if asked for; then compare, and print the result; `job_id` is resumed."""
     from tunery.cli.bench import compared_with
+    from tunery.cli.compile import start_ahead
+    from tunery.delivery.comparing.compare import predicted_s
     from tunery.reports.data import plain
     from tunery.reports.job import COMPARED
     from tunery.service.session import Session
 
     if output is not None:
         request = replace(request, options={**request.options, "output": str(output.absolute()), "force": force})
+    bench_s, budget_s = BENCH_S, request.budget.seconds
+    if rivals and budget_s is not None:
+        bench_s = min(BENCH_S, _COMPARED * budget_s / (1 + len(rivals)))
+        request = replace(request, options={**request.options, "reserve_s": predicted_s(rivals, bench_s)})
+    start_ahead(*request.dialects)
+    options.check_shapes(request)
     hosts = say_hosts()
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
@@ -137,7 +146,7 @@ def run(
             compiled = replace(compiled, path=str(output), texts=texts)
         if rivals and exit_code is None and not failed:
             alone = compiled.request_of(request) if compiled else request
-            compared = compared_with(session, alone, rivals, BENCH_S, output, verbose=verbose)
+            compared = compared_with(session, alone, rivals, bench_s, output, verbose=verbose)
             session.note(job.job_id, COMPARED, {"latency_s": plain(compared.latency_s)})
     error = None
     if failed and exit_code is None:
@@ -165,11 +174,14 @@ def watched(
     session: "Session", request: "Request", *, verbose: bool, job_id: str = ""
 ) -> "tuple[TuneReport, int | None]":
     """Tune with a live line; the second value is the exit code if a signal stopped it."""
+    from tunery._processor import entered
     from tunery.cli.console.interrupt import Interrupt
     from tunery.cli.console.live import LiveLine
     from tunery.domain.request import Progress
 
-    with LiveLine(verbose=verbose) as live, Interrupt(live.close, session.cancel) as interrupt:
+    began, budget_s = entered(), request.budget.seconds
+    live_line = LiveLine(verbose=verbose, began=began, budget_s=budget_s)
+    with live_line as live, Interrupt(live.close, session.cancel) as interrupt:
 
         def show(progress: Progress) -> None:
             # From its first own phase on, the job has state worth a clean stop.
@@ -177,7 +189,7 @@ def watched(
             if not interrupt.event.is_set():
                 live.show(progress)
 
-        report = session.tune(request, show, interrupt.event, job_id)
+        report = session.tune(request, show, interrupt.event, job_id, began)
     return report, interrupt.exit_code
 
 

@@ -177,7 +177,8 @@ class Progress:
     `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None
     until all are measured); `remaining_s` is the predicted time to finish; `current` says how far the phase is, or what
     it is busy with; `spend` is what was used so far, without the split by stage; `earlier_s` is the wall time that
-    earlier runs of the job have used of its budget.
+    earlier runs of the job have used of its budget; `reserve_s` of a budget of time are kept for compiling and
+    comparing.
     """
 
     job_id: str
@@ -191,6 +192,7 @@ class Progress:
     current: str = ""
     spend: Spend | None = None
     earlier_s: float = 0.0
+    reserve_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

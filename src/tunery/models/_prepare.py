@@ -22,7 +22,7 @@ from tunery.models import zoo
 from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compiled
 from tunery.models.onnx import _file as _onnx_file
 from tunery.models.onnx._beside import copy_weights, digest_of, name_beside, weights_of
-from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, free_inputs, unfit
+from tunery.models.onnx._bind import batch_of_one, bind, bound_shapes, declared_dims, declared_ranks, free_inputs, unfit
 from tunery.models.onnx._detached import may_stay, serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._loops import loops
@@ -122,6 +122,16 @@ def _fixed(model: onnx.ModelProto, outputs: Sequence[TensorSpec]) -> list[Tensor
         sizes = zip(spec.shape, dims, strict=True)
         found.append(replace(spec, shape=tuple(size if size == dim else -1 for size, dim in sizes)))
     return found
+
+
+def check_shapes(path: Path, bindings: Iterable[Mapping[str, tuple[int, ...]]]) -> None:
+    """Refuse bindings that leave an input of an ONNX file without a size; what else is wrong, `prepare` says."""
+    try:
+        declared = declared_dims(onnx.load(path, load_external_data=False))
+    except Exception:  # noqa: BLE001 - no model, or one that is refused with more said
+        return
+    for shapes in bindings:
+        bound_shapes(declared, shapes)
 
 
 def check(model: str) -> None:

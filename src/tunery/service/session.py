@@ -104,12 +104,14 @@ class Session:
         on_progress: Callable[[Progress], None] = _ignore,
         stop: threading.Event | None = None,
         job_id: str = "",
+        began: float | None = None,
     ) -> TuneReport:
         """Tune a model: measured and verified records go into the store; an unfinished equal job is resumed.
 
         Of several dialects each gets its share of the one budget: most goes where the faster network is expected.
         `on_progress` is called from this thread after every batch; setting `stop` ends the job cleanly and resumably.
-        `job_id` names the job to go on with, which `request` must be the request of.
+        `job_id` names the job to go on with, which `request` must be the request of. The budget counts from `began`
+        (monotonic seconds; None: from now).
 
         Raises:
             UsageError: the model, shapes, target, effort, or store are wrong, or no longer those of job `job_id`.
@@ -118,7 +120,7 @@ class Session:
         """
         check_limits(request)
         check_dialects(request)
-        began = time.monotonic()
+        began = time.monotonic() if began is None else began
 
         job = Assignment(request, notify=on_progress, known=self._known, stop=stop or threading.Event())
         try:

@@ -14,11 +14,15 @@ from tunery.tuning.allocation.allocator import Unit, unit_of
 class RunBudget:
     """The limits of a job read at this moment, in a run that `began` then (monotonic seconds) after `before` was spent.
 
-    `trials` are those of all runs, kept up to date by whoever counts them.
+    `trials` are those of all runs, kept up to date by whoever counts them. Of a limit of time `reserve_s` are kept for
+    what follows: compiling, comparing, and the way back to the prompt.
     """
 
-    def __init__(self, limits: Plan, before: Spend, account: Account, cores: int, began: float) -> None:
+    def __init__(  # noqa: PLR0917 - limits and what they count from
+        self, limits: Plan, before: Spend, account: Account, cores: int, began: float, reserve_s: float = 0.0
+    ) -> None:
         self._own, self.account, self._why = limits, account, ""
+        self.reserve_s = reserve_s
         self._cores, self._began = cores, began
         self._ended: float | None = None
         self._before, self._meter = before, self._metered(limits, before)
@@ -42,8 +46,9 @@ class RunBudget:
 
     def limited_by(self) -> str:
         """Return why a limit beside the job's own ends it earlier than these, "" where none does."""
-        left_s, own = self.left_s(), self._metered(self._own, self._before)
-        own_s = own.seconds_left(self.elapsed_s(), self.account.joules(), self.account.machine_s())
+        used = self.elapsed_s(), self.account.joules(), self.account.machine_s()
+        left_s, own = self._meter.seconds_left(*used), self._metered(self._own, self._before)
+        own_s = own.seconds_left(*used)
         return "" if left_s is None or (own_s is not None and own_s <= left_s) else self._why
 
     @property
@@ -80,11 +85,19 @@ class RunBudget:
 
     def left_s(self) -> float | None:
         """Return how long this run may go on, None without a limit of time, money or energy."""
-        return self._meter.seconds_left(self.elapsed_s(), self.account.joules(), self.account.machine_s())
+        left_s = self._meter.seconds_left(self.elapsed_s(), self.account.joules(), self.account.machine_s())
+        until_s = self.until_end_s()
+        return left_s if left_s is None or until_s is None else min(left_s, until_s - self.reserve_s)
+
+    def until_end_s(self) -> float | None:
+        """Return how long it is to the end of a limit of time, None without one."""
+        seconds = self.limits.seconds
+        return None if seconds is None else seconds - self._meter.total_s(self.elapsed_s())
 
     def whole_s(self) -> float:
         """Return the seconds that the whole budget is worth at the rate so far, 0 where nothing limits the time."""
-        return self._meter.allowance_s(self.elapsed_s(), self.account.joules(), self.account.machine_s())
+        left_s = self.left_s()
+        return 0.0 if left_s is None else max(left_s + self._meter.total_s(self.elapsed_s()), 0.0)
 
     def spare_s(self, reserve_s: float, most: float = 0.5) -> float:
         """Return how long the run may go on if `reserve_s`, at most the share `most` of the whole, are set aside."""

@@ -26,10 +26,10 @@ from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
 from tunery.tuning.messages import (
     NO_TASKS,
-    TOO_LITTLE,
     latency_target_summary,
     nothing_right_summary,
     stop_summary,
+    too_little,
     unreached_summary,
 )
 from tunery.tuning.pipeline import together
@@ -55,7 +55,7 @@ class TuningJob:
     `device` is the one that the runtime's measurers have. `ending` says in which state a cancelled `run` leaves it.
     `deliver` is what is done with what was reached, before the job ends and on its account; it returns what of that
     went wrong. Of a job over several dialects this is a turn of one; `beside` are its tasks of others, and if it
-    `goes_on` another turn follows.
+    `goes_on` another turn follows. Of a budget of time `reserve_s` are left for what follows.
     """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
@@ -70,6 +70,7 @@ class TuningJob:
         deliver: Callable[[Account], Awaitable[str]] | None = None,
         beside: Sequence[TaskState] = (),
         goes_on: bool = False,
+        reserve_s: float = 0.0,
     ) -> None:
         self.status, self._deliver, self._beside, self._goes_on = status, deliver, beside, goes_on
         runtime, store, request, imported = work.runtime, work.store, work.request, work.model_read
@@ -95,7 +96,7 @@ class TuningJob:
         self._context.most_trials = self._limits.trials
         self._context.cut_off = self._cut_off
         began = time.monotonic() if began is None else began
-        self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began)
+        self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began, reserve_s)
         self._reporter = Reporter(self._context, self._allowance, self._sums, beside)
 
     @property
@@ -279,7 +280,7 @@ class TuningJob:
             )
         untouched = all(s.state.best_s is None and not s.state.progress.exhausted for s in self.searches)
         if untouched and not self._context.trials:
-            return TOO_LITTLE
+            return too_little(self._allowance.elapsed_s() + self._allowance.reserve_s)
         fresh = self._context.trials - self._state.tried_before
         predicted = self._context.learning.warm_start
         late = [search.state.had_finals for search in self.searches if search.task.key in self._state.unproven]

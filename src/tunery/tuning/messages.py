@@ -7,7 +7,13 @@ from tunery.domain import TaskState
 from tunery.domain.request import GOES_ON
 
 NO_TASKS = "nothing was tuned: ONNX Runtime runs all of the network, or it has nothing to compute"
-TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
+
+
+def too_little(needs_s: float) -> str:
+    """Say that there was no time to measure, and what the model needs besides."""
+    return (
+        f"nothing was measured: this model needs about {needs_s:.0f} s to read and compile here; give a larger --budget"
+    )
 
 
 def nothing_right_summary(name: str, states: Sequence[TaskState], latest: str) -> str:

@@ -54,12 +54,15 @@ class Reporter:
             current,
             spend=allowance.spend(),
             earlier_s=allowance.earlier_s,
+            reserve_s=allowance.reserve_s,
         )
 
     def _left_s(self, phase: Phase) -> float | None:
         """Return how long the job will probably go on: to the end of its budget, or of the finals."""
         finals_s, trials, limits = self._sums.finals_cost_s(), self._context.trials, self._allowance.limits
         left_s = self._allowance.left_s()
+        if (until_end_s := self._allowance.until_end_s()) is not None and left_s is not None:
+            left_s = min(until_end_s, left_s + self._allowance.reserve_s)
         if phase is Phase.FINALS:
             return finals_s if left_s is None else min(left_s, finals_s)
         if left_s is None and limits.trials and trials:

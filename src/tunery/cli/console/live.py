@@ -21,6 +21,7 @@ PLAIN_EVERY_S = 10.0
 _DRAWN_PER_S = 2
 _TICK_S = 1.0
 _OVER_S = 1.0  # a budget is kept about so well
+_BAR = 8
 _PHASES = {
     "importing": "reading the model",
     "baseline": "timing the untuned kernels",
@@ -30,10 +31,22 @@ _PHASES = {
 
 
 class LiveLine:
-    """Shows the latest progress, and how long it has been so; with `verbose` every one of them stays on the screen."""
+    """Shows the latest progress, and how long it has been so; with `verbose` every one of them stays on the screen.
 
-    def __init__(self, stream: TextIO | None = None, *, verbose: bool = False) -> None:
+    What this process does counts from when it `began`, up to its budget of time `budget_s`: on one clock, whatever its
+    phases say of themselves. Of a job elsewhere (None) the progress tells.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        verbose: bool = False,
+        began: float | None = None,
+        budget_s: float | None = None,
+    ) -> None:
         self._stream = stream or sys.stderr
+        self._began, self._budget_s = began, budget_s
         self._verbose = verbose
         self._live: Live | None = None
         self._printed_at = -PLAIN_EVERY_S
@@ -116,7 +129,24 @@ class LiveLine:
         if isinstance(latest, str):
             return f"{latest} | {duration(age_s)} so far" if latest and age_s >= 1 else latest
         left_s = None if latest.remaining_s is None else latest.remaining_s - age_s
-        return line(replace(latest, elapsed_s=latest.elapsed_s + age_s, remaining_s=left_s))
+        elapsed_s = latest.elapsed_s + age_s if self._began is None else time.monotonic() - self._began
+        if self._budget_s is not None:
+            until_end_s = self._budget_s - latest.earlier_s - elapsed_s
+            left_s = until_end_s if left_s is None else min(left_s, until_end_s)
+        bar = _bar(latest.earlier_s + elapsed_s, self._budget_s)
+        return bar + line(replace(latest, elapsed_s=elapsed_s, remaining_s=left_s))
+
+
+def _bar(gone_s: float, budget_s: float | None) -> str:
+    """Return how much of a budget of time is gone.
+
+    >>> _bar(15.0, 60.0)
+    '[##------] '
+    """
+    if not budget_s:
+        return ""
+    done = min(int(_BAR * gone_s / budget_s), _BAR)
+    return f"[{'#' * done}{'-' * (_BAR - done)}] "
 
 
 def line(progress: "Progress") -> str:
@@ -132,7 +162,8 @@ def line(progress: "Progress") -> str:
     earlier = f" (and {duration(progress.earlier_s)} in earlier runs)" if progress.earlier_s >= 1 else ""
     parts.append(f"{duration(progress.elapsed_s)} gone{earlier}")
     if progress.remaining_s is not None and progress.remaining_s > 0:
-        parts.append(f"about {duration(progress.remaining_s)} left")
+        last = f", the last {duration(progress.reserve_s)} to compile and compare" if progress.reserve_s >= 1 else ""
+        parts.append(f"about {duration(progress.remaining_s)} left{last}")
     elif progress.remaining_s is not None and progress.remaining_s <= -_OVER_S:
         parts.append(f"over by {duration(-progress.remaining_s)}")
     return " | ".join(parts)

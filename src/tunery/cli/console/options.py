@@ -1,8 +1,10 @@
 """The options that commands share, and how a request is made of them."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,13 +35,36 @@ class HandOver(StrEnum):
 
 
 RIVALS = ("onnxruntime", "untuned", "torch", "torch-compiled")
+_SMALL_BYTES = 64 << 20
 _SIZES = r"[1-9][0-9]{0,9}(?:x[1-9][0-9]{0,9})*"
 _SHAPE = re.compile(rf"(?P<name>.+)=(?P<sizes>{_SIZES}(?:,{_SIZES})*)", re.DOTALL)
+
+
+def check_model(model: str) -> str:
+    """Refuse a file that is not there before anything is imported to read it."""
+    if model.partition(":")[0] == model and not os.path.lexists(model):
+        with suppress(ModuleNotFoundError):  # a service may have what this installation has not
+            from tunery.models import check
+
+            check(model)
+    return model
+
+
+def check_shapes(request: "Request") -> None:
+    """Refuse a small ONNX file with inputs of unknown size at once: the workers find that out in any case."""
+    path = Path(request.model)
+    if path.suffix == ".onnx" and path.is_file() and path.stat().st_size <= _SMALL_BYTES:
+        from tunery.models import check_shapes as check_inputs
+
+        check_inputs(path, [one.shapes for one in request.each_shape])
+
 
 ModelName = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="An ONNX file, a saved torch program (.pt2), zoo:NAME, or a kernel file (.toml)."
+        callback=check_model,
+        metavar="MODEL",
+        help="An ONNX file, a saved torch program (.pt2), zoo:NAME, or a kernel file (.toml).",
     ),
 ]
 TargetName = Annotated[str, typer.Option("--target", help="What to generate code for: native, a name, or JSON.")]

@@ -1,6 +1,7 @@
 """The main job: fast, verified kernels for a network."""
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,13 +18,19 @@ from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
 
 _POLL_S = 0.2
+_JUDGED_S, _LINKED_S, _SLOWNESS, _CLOSING_S = 4.0, 0.15, 0.4, 0.7
+"""What judging a network takes, what linking a kernel, the import's part that both add, and what ending is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions(FileOptions):
-    """Where the network is compiled to once it is tuned ("": nowhere)."""
+    """Where the network is compiled to once it is tuned ("": nowhere).
+
+    `reserve_s` of a budget of time are left for what the caller does afterwards.
+    """
 
     output: str = ""
+    reserve_s: float = 0.0
 
 
 def _check(options: TuneOptions, request: Request) -> None:
@@ -34,7 +41,7 @@ def _check(options: TuneOptions, request: Request) -> None:
 async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
     """Tune for one dialect, or for several in turns, and compile what was reached if the options say where to."""
     place, job, work, output = at.place, at.job, at.work, at.options.output
-    several = len(job.request.dialects) > 1
+    several, reserve_s = len(job.request.dialects) > 1, _reserve_s(at)
 
     async def turn(one: Work, status: JobStatus, began: float) -> JobStatus:
         name = one.request.dialect
@@ -43,6 +50,7 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
         tuning = TuningJob(
             one, status, device, job.stop, searches, began, ending=job.ending,
             deliver=deliver if output and not several else None, beside=beside, goes_on=several,
+            reserve_s=0.0 if several else reserve_s,
         )  # fmt: skip
         if job.month is not None:
             job.month.meter(tuning.money, tuning.limit_money)
@@ -53,7 +61,10 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
 
     if not several:
         return await turn(work, at.status, at.began)
-    status = await tune_in_turns(work, job.request, at.status, at.began, turn)
+    budget = job.request.budget
+    if budget.seconds is not None:
+        budget = replace(budget, seconds=max(budget.seconds - reserve_s, 1e-3))
+    status = await tune_in_turns(work, replace(job.request, budget=budget), at.status, at.began, turn)
     if status.state is not JobState.RUNNING:
         return status
     if output:
@@ -66,6 +77,19 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
     status = replace(status, state=JobState.STOPPED if job.stop.is_set() else JobState.DONE)
     await place.store.write(partial(leave, status=status))
     return status
+
+
+def _reserve_s(at: JobAtWork[TuneOptions]) -> float:
+    """Return how much of a budget of time is kept for compiling, comparing and ending; at most half of it."""
+    seconds = at.job.request.budget.seconds
+    if seconds is None:
+        return 0.0
+    reserve_s = at.options.reserve_s + min(_CLOSING_S, 0.02 * seconds)
+    for one in at.work.each if at.options.output else ():
+        imported = one.model_read
+        judged_s = _JUDGED_S + _SLOWNESS * imported.wall_s if imported.network.blob else 0.0
+        reserve_s += judged_s + _LINKED_S * sum(task.tunable for task in imported.tasks)
+    return min(reserve_s, 0.5 * seconds)
 
 
 async def _run(at: JobAtWork[TuneOptions], tuning: TuningJob) -> JobStatus:
@@ -89,8 +113,15 @@ def _compiling(at: JobAtWork[TuneOptions], account: Account | None = None) -> Wo
     """Return what a job that has tuned compiles its network with; `account` pays for it (None: a new one)."""
 
     def notify(progress: Progress) -> None:
-        before = at.job.latest
-        at.job.tell(progress if before is None else replace(before, phase=progress.phase, current=""))
+        before, elapsed_s = at.job.latest, time.monotonic() - at.began
+        if before is None:
+            at.job.tell(progress)
+            return
+        seconds = at.job.request.budget.seconds
+        left_s = None if seconds is None else seconds - before.earlier_s - elapsed_s
+        at.job.tell(
+            replace(before, phase=progress.phase, current="", elapsed_s=elapsed_s, remaining_s=left_s, reserve_s=0)
+        )
 
     each = list[Work]()
     for one in at.work.each:
