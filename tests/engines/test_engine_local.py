@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, ModelError, RemoteError
+from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, ModelError, RemoteError, UsageError
 from tunery.dialects import get_dialect
 from tunery.domain import Environment
 from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.engines.local._record import Process
 
+PROBE = WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")
 ROGUE = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
 PATIENCE_S = 120.0
 
@@ -493,3 +495,39 @@ def test_what_a_worker_leaves_in_a_session_of_its_own_goes_with_it(engine: Local
     assert not gone(kept), "its worker is at work"
     engine.kill(other)
     until(lambda: gone(kept))
+
+
+def test_a_launch_that_fails_is_answered_and_the_next_one_made(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with LocalEngine(logs=tmp_path) as engine:
+        engine.call(engine.start(PROBE), "count", deadline_s=60).result(60)
+        spare = os.open("/dev/null", os.O_RDONLY)
+        os.close(spare)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))  # which is the next descriptor
+        try:
+            other = engine.start(PROBE)
+            failed = engine.call(other, "count", deadline_s=60).exception(60)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert isinstance(failed, CrashError)
+        assert engine.call(other, "count", deadline_s=60).result(60) == 1
+
+
+def test_a_failure_of_the_loop_ends_every_call_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalEngine(logs=tmp_path) as engine:
+        one, other = engine.start(PROBE), engine.start(PROBE)
+        engine.call(one, "count", deadline_s=60).result(60)
+        calls = [engine.call(other, "sleep", 60.0, deadline_s=60), engine.call(other, "count", deadline_s=60)]
+        with monkeypatch.context() as broken:
+            broken.setattr(engine._loop, "_answer", lambda *_: 1 / 0)
+            calls.append(engine.call(one, "count", deadline_s=60))
+            for call in calls:
+                with pytest.raises(EngineError, match="ZeroDivisionError"):
+                    call.result(60)
+        assert engine.call(one, "count", deadline_s=60).result(60) == 1
+
+
+def test_too_few_descriptors_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    with pytest.raises(UsageError, match="may open 40 files"):
+        LocalEngine()

@@ -76,7 +76,7 @@ def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
         if isinstance(error, (TuneryError, ImportError, *others)):
             raise
         reason = " ".join(str(error).split())[:200]
-        if (isinstance(error, OSError) and error.errno) or _NOEXEC in reason:
+        if (isinstance(error, OSError) and error.errno) or _NOEXEC in str(error):
             raise TemporaryDirectoryError(
                 f"{path} cannot be loaded ({reason}): its code goes through a temporary directory; set TMPDIR to one "
                 "that has room, can be written and is not mounted noexec"

@@ -124,12 +124,12 @@ class Loop:
 
     def _run(self) -> None:
         while not (self._closed and not self._nurseries):
-            for key, mask in self._selector.select(self._timeout()):
-                try:
+            try:
+                for key, mask in self._selector.select(self._timeout()):
                     key.data(mask)
-                except Exception:  # noqa: BLE001 - one worker's trouble must not end the others
-                    _log.exception("the engine met a fault of its own")
-            self._expire()
+                self._expire()
+            except Exception as error:  # noqa: BLE001 - whoever waits hears of it, and the next call is made
+                self._fail_all(error)
         with self._lock:
             self._selector.close()
             os.close(self._wake)
@@ -145,8 +145,19 @@ class Loop:
         while self._posted:
             try:
                 self._posted.popleft()()
-            except Exception:  # noqa: BLE001 - what was posted behind it is waited for
-                _log.exception("the engine met a fault of its own")
+            except Exception as error:  # noqa: BLE001 - what was posted behind it is waited for
+                self._fail_all(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        """End every call after a failure of the loop itself: nobody can say which of them it has lost."""
+        _log.exception("the engine met a fault of its own")
+        reason = EngineError(f"the engine failed ({type(error).__name__}: {error}); give the same command again")
+        for worker in self._workers.values():
+            calls, worker.queue = [*filter(None, [worker.current]), *worker.queue], deque()
+            worker.current = None
+            self._end(worker, reason)
+            for call in calls:
+                call.fail(reason)
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -181,15 +192,17 @@ class Loop:
 
     def _launch(self, worker: Worker) -> None:
         """Start a process for a worker that has none; what prevents it is its first call's answer."""
-        ours, theirs = socket.socketpair()
+        ours: socket.socket | None = None
         try:
+            ours, theirs = socket.socketpair()
             with contextlib.suppress(FileNotFoundError):
                 worker.log.replace(worker.log.with_suffix(".previous.log"))
             key = f"{worker.name}#{worker.generation}"
             with theirs:
                 nursery = self._fork(worker.spec.environment, key, theirs)
         except OSError as error:
-            ours.close()
+            if ours is not None:
+                ours.close()
             while call := worker.pop():
                 call.fail(CrashError(f"{worker.name} cannot be started: {error}"))
             return
@@ -258,8 +271,8 @@ class Loop:
             self._report(worker, during, time.monotonic() - call.taken_at, max(0.0, used_s - process.reported_cpu_s))
         reason = worker.reason
         if call is not None and reason is None:
-            said = quote_log(worker.log if process.pid is not None else process.nursery.log)
-            full = ran_out(worker, code, peak_bytes, said)
+            log = worker.log if process.pid is not None else process.nursery.log
+            said, full = quote_log(log), ran_out(worker, code, peak_bytes, log)
             reason = CrashError(f"{worker.name} {describe_exit(code)} during {during}{said}", code, out_of_memory=full)
         with self._lock:
             worker.ended_cpu_s += used_s
@@ -316,8 +329,12 @@ class Loop:
         if worker.state is not WorkerState.BUSY or call is None:
             return  # killed meanwhile: the call's answer is the kill
         worker.current, worker.state, worker.limit = None, WorkerState.IDLE, math.inf
-        self._report(worker, call.method, header["wall_s"], used_s)
-        self._answer(worker, call, header, body)
+        try:
+            self._report(worker, call.method, header["wall_s"], used_s)
+            self._answer(worker, call, header, body)
+        finally:
+            if not call.future.done():
+                worker.queue.appendleft(call)  # for who ends all calls after such a failure
         self._pump(worker)
 
     def _answer(self, worker: Worker, call: Call, header: dict[str, Any], body: bytes) -> None:

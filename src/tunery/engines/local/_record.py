@@ -20,6 +20,7 @@ from tunery.engines.local._process import move
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 12
+_SEARCHED_BYTES = 1 << 20  # what is decided by a log is decided by more of it than people are shown
 
 
 class WorkerState(enum.Enum):
@@ -123,17 +124,20 @@ class Worker:
 
 def quote_log(path: Path) -> str:
     """Return the last lines of a log as the end of an error message, empty where nothing was printed."""
-    try:
-        with path.open("rb") as log:
-            log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    kept = [line[:300] for line in lines if line.strip()][-_TAIL_LINES:]
+    kept = [line[:300] for line in _tail(path, _TAIL_BYTES).splitlines() if line.strip()][-_TAIL_LINES:]
     return "; its log ends with:\n" + "\n".join(kept) if kept else ""
 
 
-def ran_out(worker: Worker, code: int | None, peak_bytes: int, last_words: str) -> bool:
+def _tail(path: Path, size: int) -> str:
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, 2) - size))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def ran_out(worker: Worker, code: int | None, peak_bytes: int, log: Path) -> bool:
     """Tell whether a process that has ended did so because it may take no more memory.
 
     It said so before it aborted, or the kernel ended it with more than half of its limit in use.
@@ -141,7 +145,7 @@ def ran_out(worker: Worker, code: int | None, peak_bytes: int, last_words: str) 
     limit = worker.spec.memory_bytes
     if limit is None:
         return False
-    return tells_of_memory(last_words) or (code == -signal.SIGKILL and 2 * peak_bytes > limit)
+    return (code == -signal.SIGKILL and 2 * peak_bytes > limit) or tells_of_memory(_tail(log, _SEARCHED_BYTES))
 
 
 def describe_exit(code: int | None) -> str:

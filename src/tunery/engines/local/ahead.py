@@ -1,7 +1,7 @@
 """Zygotes that are started before there is an engine: they import for seconds what the caller does not need."""
 
 import atexit
-import tempfile
+import os
 
 from tunery.domain import Environment
 from tunery.engines.local._nursery import Nursery
@@ -18,7 +18,7 @@ def start(environment: Environment) -> None:
         return
     if not _waiting:
         atexit.register(end)
-    _waiting[environment.key] = Nursery(environment, tempfile.TemporaryFile())  # noqa: SIM115 - it closes it
+    _waiting[environment.key] = Nursery(environment, os.fdopen(os.memfd_create("tunery-zygote"), "w+b"))
 
 
 def take(environment: Environment) -> Nursery | None:

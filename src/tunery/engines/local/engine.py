@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import resource
 import shutil
 import tempfile
 import weakref
@@ -14,7 +15,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from tunery._errors import BlobError, EngineError
+from tunery._errors import BlobError, EngineError, UsageError
 from tunery._outputs import check_room
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.engines._base import Engine, HostControl, OnUsage, WorkerSpec, check_deadline
@@ -22,6 +23,8 @@ from tunery.engines._payload import Signatures, signatures
 from tunery.engines.local import _frames
 from tunery.engines.local._loop import Loop
 from tunery.engines.local._record import Call, Worker
+
+_LEAST_DESCRIPTORS = 128
 
 
 class LocalEngine(Engine):
@@ -45,6 +48,7 @@ class LocalEngine(Engine):
         on_usage: OnUsage | None = None,
         blobs: Blobs | None = None,
     ) -> None:
+        _check_descriptors()
         own = tempfile.mkdtemp(prefix="tunery-") if logs is None or blobs is None else None
         self.logs = Path(logs or own or "").resolve()
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -155,6 +159,15 @@ class LocalControl(HostControl):
         except OSError as error:
             return f"what workers build cannot be kept ({error.strerror}); make room in TUNERY_CACHE"
         return ""
+
+
+def _check_descriptors() -> None:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed < _LEAST_DESCRIPTORS:
+        raise UsageError(
+            f"this process may open {allowed} files at once, and its workers need {_LEAST_DESCRIPTORS}; raise the "
+            "limit, as with `ulimit -n 1024`, and give the same command again"
+        )
 
 
 def _record(workers: Mapping[str, Worker], name: str) -> Worker:
