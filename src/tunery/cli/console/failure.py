@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import typer
 from typer.exceptions import TyperException
@@ -50,6 +51,9 @@ def check_text(words: Sequence[str]) -> None:
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     """Run `work` and return the exit code; `words` are the command line, for the wishes `--json` and `-v`."""
     as_json, verbose = "--json" in words, bool({"-v", "--verbose"} & set(words))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed (`>&-`)
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the process
     try:
         result = work()
         sys.stdout.flush()
@@ -94,9 +98,9 @@ def _message(error: Exception, verbose: bool) -> str:
 
 def _fail(message: str, code: int, as_json: bool) -> int:
     line = " ".join(message.split())
-    if as_json:
-        print(json.dumps({"error": line}))  # noqa: T201 - the command line's own output
     try:
+        if as_json:
+            print(json.dumps({"error": line}))  # noqa: T201 - the command line's own output
         sys.stdout.flush()
     except OSError:  # what takes our output takes no more
         _drop_stdout()
