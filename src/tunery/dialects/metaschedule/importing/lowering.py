@@ -24,7 +24,6 @@ from tunery.dialects.metaschedule.importing.integers.quantised import in_integer
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
 from tunery.dialects.metaschedule.importing.one_row import keep_rows
 from tunery.dialects.metaschedule.importing.operators import own_operators
-from tunery.dialects.metaschedule.importing.rules.arrays import with_infinite_extremes
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
 from tunery.dialects.metaschedule.importing.segments.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.segments.graph import Graph, Segment, named, split
@@ -92,9 +91,7 @@ def lower(network: Network, target: Target) -> Lowered:
         if isinstance(error, MemoryError) or tells_of_memory(str(error)):
             raise DialectError(f"TVM cannot import {network.name}: {reason_of(error)}") from error
         whole = reason_of(error)
-    failing = failing_nodes(
-        graph, reasons, lambda alone: _objection(with_infinite_extremes(alone, graph.model), target)
-    )
+    failing = failing_nodes(graph, reasons, lambda alone: _objection(alone, target))
     if failing:
         try:
             return _lowered_but(graph, with_small_islands(graph, reasons | failing), target)
@@ -119,7 +116,7 @@ def _objection(alone: onnx.ModelProto, target: Target) -> str:
 def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lowered:
     """Lower the network, with the nodes in `reasons` in segments."""
     model, segments = split(graph, reasons) if reasons else (graph.model, [])
-    module = _imported(with_infinite_extremes(model, graph.model), target, segments)
+    module = _imported(model, target, segments)
     left_out: dict[str, str] = {}
     try:
         lowered = _lowered(module, target, left_out, channels_last=True)

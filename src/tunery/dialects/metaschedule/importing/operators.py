@@ -137,8 +137,8 @@ _RULES: dict[str, Convert] = {
     "TopK": arrays.top,
     "EyeLike": arrays.eye_like,
     "Upsample": arrays.upsample,
-    arrays.EXTREMES["ReduceMax"]: arrays.extreme(largest=True),
-    arrays.EXTREMES["ReduceMin"]: arrays.extreme(largest=False),
+    "ReduceMax": arrays.extreme(largest=True),
+    "ReduceMin": arrays.extreme(largest=False),
     **{operator: recurrent(operator) for operator in ("LSTM", "GRU", "RNN")},
 }
 
@@ -155,8 +155,6 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "Slice": arrays.old_slice,
     "Unsqueeze": arrays.unsqueeze,
     "Reshape": arrays.reshaped_back,
-    "ReduceMax": arrays.extreme_of_truths(largest=True),
-    "ReduceMin": arrays.extreme_of_truths(largest=False),
     "Resize": resizing.resize,
     "MatMulInteger": products.integer_matmul,
     "RMSNormalization": norms.rms_norm,

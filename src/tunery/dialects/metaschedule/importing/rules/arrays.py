@@ -240,27 +240,6 @@ def upsample(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     )
 
 
-_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "IsInf", "Less", "LessOrEqual"})
-EXTREMES = {"ReduceMax": "TuneryReduceMax", "ReduceMin": "TuneryReduceMin"}
-"""Operators, and what those are called that may give infinities."""
-
-
-def with_infinite_extremes(model: onnx.ModelProto, whole: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with other names for extremes that are compared: TVM's begins with a finite number.
-
-    They may be compared in a segment: `whole` is the network that the model was taken from.
-    """
-    compared = {name for node in whole.graph.node if node.op_type in _COMPARES for name in node.input}
-    if not any(node.op_type in EXTREMES and compared.intersection(node.output) for node in model.graph.node):
-        return model
-    renamed = onnx.ModelProto()
-    renamed.CopyFrom(model)
-    for node in renamed.graph.node:
-        if node.op_type in EXTREMES and compared.intersection(node.output):
-            node.op_type = EXTREMES[node.op_type]
-    return renamed
-
-
 def extreme(*, largest: bool) -> Convert:
     """Return the rule of the largest or smallest element along axes; of none, and of infinities, it is infinite."""
 
@@ -302,13 +281,6 @@ def extreme(*, largest: bool) -> Convert:
         return builder.call_te(found, x, primfunc_name_hint="max" if largest else "min")
 
     return rule
-
-
-def extreme_of_truths(*, largest: bool) -> Convert:
-    rule = extreme(largest=largest)
-    return lambda builder, inputs, attributes: (
-        rule(builder, inputs, attributes) if dtype_of(inputs[0]) == "bool" else None
-    )
 
 
 def reshaped_back(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:

@@ -116,7 +116,8 @@ def _factors(exponent: Any) -> int:
     if not isinstance(exponent, tvm.ir.GenericConst) or exponent.value.numpy().size != 1:
         return 0
     value = float(exponent.value.numpy().item())
-    return int(value) if value in _MULTIPLIED else 0
+    squared = value == 2 and "int" in dtype_of(exponent)
+    return int(value) if value in _MULTIPLIED or squared else 0
 
 
 def power(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
@@ -134,6 +135,8 @@ def power(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
         base = x if wide == kind else emit(builder, relax.op.astype(x, wide))
         product = chain(relax.op.multiply)(builder, [base] * count, {})
         return product if wide == kind else relax.op.astype(product, kind)
+    if "int" in kind and y.ty.ndim <= x.ty.ndim and (count := _factors(y)):  # float64 has too few bits for it
+        return chain(relax.op.multiply)(builder, [x] * count, {})
     wide = kind if "float" in kind else "float64"
     base, exponent = (emit(builder, relax.op.astype(one, wide)) for one in (x, y))
     return relax.op.astype(emit(builder, relax.op.power(base, exponent)), kind)
