@@ -10,10 +10,10 @@ import argparse
 import json
 from pathlib import Path
 
+from rival_strategies import STRATEGIES
 from studies.decision_cost import HOSTS, MOST_US, RESOURCES, cost_curve, cost_over_hosts_us, draw_curve, growth_exponent
 
 from studies import pyplot
-from tunery.scheduling import STRATEGIES
 
 
 def main() -> None:

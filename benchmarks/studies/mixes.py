@@ -7,9 +7,8 @@ from itertools import accumulate
 from statistics import mean, median
 
 from mock_jobs import Mix, UnitSeconds, gpu_mix
+from rival_strategies import STRATEGIES
 from simulator import GanttRow, SimulationResult, simulate
-
-from tunery.scheduling.strategies import STRATEGIES
 
 MakeMix = Callable[[int, Sequence[UnitSeconds]], Mix]
 """Makes the mix of a seed, whose tasks are of the given sorts."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rival_strategies import STRATEGIES
+
 from studies._base import Options, StudyReport
 from studies.scheduling_plots import busy_plot, gantt_plot
 from studies.scheduling_quality import against_sequential, retime
@@ -22,7 +24,6 @@ from tunery.reports.format import as_text, new_table
 from tunery.runtime.dispatch import CORE
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import DEVICE
-from tunery.scheduling import STRATEGIES
 from tunery.service.session import extract
 
 NETWORKS = ("zoo:squeezenet1_1", "zoo:mobilenet_v3_small", "zoo:ds-cnn", "zoo:bert-tiny")

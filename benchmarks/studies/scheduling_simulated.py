@@ -10,12 +10,12 @@ from multiprocessing import get_context
 from typing import Any
 
 from mock_jobs import UnitSeconds, cpu_mix, gpu_mix, hosts_mix
+from rival_strategies import STRATEGIES
 
 from studies._base import Options, StudyReport
 from studies.decision_cost import HOSTS, MOST_US, cost_curve, cost_over_hosts_us, draw_curve, growth_exponent
 from studies.mixes import MakeMix, MixResult, Summary, simulate_mixes, summarize
 from tunery.devices.cpu.placement import usable_cores
-from tunery.scheduling import STRATEGIES
 
 MEDIAN_BOUND, GREEDY_MARGIN = 1.05, 0.02
 _MIXES, _QUICK_MIXES = 300, 40

@@ -16,10 +16,11 @@ from mock_jobs import (
     recorded_unit_s,
     tuning_job,
 )
+from rival_strategies import STRATEGIES
 from simulator import Loss, lower_bound_s, simulate
 from studies.mixes import simulate_mixes, summarize
 
-from tunery.scheduling import STRATEGIES, EventLog, Scheduler
+from tunery.scheduling import EventLog, Scheduler
 
 ONE = {"core": 1}
 

@@ -5,6 +5,7 @@ import math
 import statistics
 
 import pytest
+import rival_strategies  # noqa: F401 - adds them
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mock_jobs import Mix, MockJob, Step

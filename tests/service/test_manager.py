@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rival_strategies  # noqa: F401 - adds them
 from job_tools import PATIENCE_S, raced, records_in, request_in
 
 from tunery._errors import EngineError, NothingFoundError, StoreError, UsageError

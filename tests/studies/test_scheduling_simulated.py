@@ -5,11 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
+from rival_strategies import STRATEGIES
 from studies.decision_cost import growth_exponent
 from studies.scheduling_simulated import recorded_sorts, run
 
 from studies import Options, decision_cost, scheduling_simulated, write
-from tunery.scheduling import STRATEGIES
 
 
 def test_the_shipped_record_is_of_real_tuning() -> None:

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
+from rival_strategies import STRATEGIES
 from studies.scheduling_real import run
 
 from studies import Options, write
-from tunery.scheduling import STRATEGIES
 
 pytestmark = pytest.mark.jobs
 

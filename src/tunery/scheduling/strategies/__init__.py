@@ -2,15 +2,10 @@
 
 from tunery._errors import UsageError
 from tunery.scheduling.strategies._base import Strategy
-from tunery.scheduling.strategies.fair import Fair
-from tunery.scheduling.strategies.greedy import Greedy
 from tunery.scheduling.strategies.predictive import Predictive
-from tunery.scheduling.strategies.sequential import Sequential
-from tunery.scheduling.strategies.synchronous import Synchronous
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy for strategy in (Sequential, Synchronous, Greedy, Fair, Predictive)
-}
+STRATEGIES: dict[str, type[Strategy]] = {Predictive.name: Predictive}
+"""Those of prior work are added by the studies that compare them."""
 
 
 def get_strategy(name: str) -> type[Strategy]:

@@ -5,12 +5,10 @@ names none. It must not name a stage that does not fit the pool. It has no clock
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
 from typing import ClassVar
 
-from tunery.scheduling._pool import Capacities, Needs
-from tunery.scheduling._state import Phase, ScheduledJob, Stage
+from tunery.scheduling._pool import Capacities
+from tunery.scheduling._state import ScheduledJob, Stage
 from tunery.scheduling.durations import Durations
 
 
@@ -45,38 +43,3 @@ class Strategy(ABC):
 
     def job_removed(self, job: ScheduledJob) -> None:  # noqa: B027 - optional hook
         """Hear that a job ended or was paused; its stages were discarded before."""
-
-
-class Ordered:
-    """Offered stages by shape, each shape in the order of a key.
-
-    The cost of a pick grows with the number of shapes (kinds times distinct needs: a handful) and with the logarithm of
-    the number of stages.
-    """
-
-    def __init__(self, key: Callable[[Stage], float] | None = None) -> None:
-        self._key = key or (lambda stage: stage.order)
-        self._shapes: dict[tuple[str, Needs], list[tuple[float, int, int, Stage]]] = {}
-
-    def push(self, stage: Stage) -> None:
-        """Add a stage."""
-        heap = self._shapes.get(stage.shape)
-        if heap is None:
-            heap = self._shapes[stage.shape] = []
-        heappush(heap, (self._key(stage), stage.order, stage.offer, stage))
-
-    def heads(self) -> Iterator[tuple[float, int, Stage]]:
-        """Yield the first stage of each shape with its key and order."""
-        for shape in list(self._shapes):
-            heap = self._shapes[shape]
-            while heap and (heap[0][3].offer != heap[0][2] or heap[0][3].phase is not Phase.OFFERED):
-                heappop(heap)
-            if heap:
-                yield heap[0][0], heap[0][1], heap[0][3]
-            else:
-                del self._shapes[shape]
-
-    def first_fit(self, pool: Capacities) -> Stage | None:
-        """Return the first stage by key among the shapes that fit."""
-        best = min((head for head in self.heads() if pool.fits(head[2].needs)), default=None)
-        return best[2] if best else None
