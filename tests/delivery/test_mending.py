@@ -134,6 +134,6 @@ def test_of_a_network_that_cannot_run_here_or_whole_there_it_is_said_why(
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
     made = CompiledModel(CompileReport("n", "", 0, {}), network, "b")
     linker = SimpleNamespace(work=SimpleNamespace(runtime=SimpleNamespace(host_facts=None)))
-    judged = compiling._judged(cast("Any", linker), made, Expected([]), lambda _: None, raced=True)
+    judged = compiling._judged(cast("Any", linker), made, Expected([]), "auto", lambda _: None)
     with pytest.raises(WorkError, match="it crashed") if weights else nullcontext():
         asyncio.run(judged)

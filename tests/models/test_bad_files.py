@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from tunery import models as frontends
+from tunery._archive import new_archive
 from tunery._errors import ModelError
 from tunery.domain import Network
 
-COMPILED = Path(__file__).parents[1] / "delivery" / "assets" / "ad59553.tunery"
 GOOD = conv_net((1, 3, 6, 6)).SerializeToString()
 
 
@@ -63,7 +63,11 @@ def test_files_that_are_no_model(content: bytes, message: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["m.tunery", "m.onnx", "m.pt2"])
 def test_a_compiled_network_is_no_model_whatever_it_is_called(name: str, tmp_path: Path) -> None:
-    shutil.copy(COMPILED, tmp_path / name)
+    (tmp_path / "part").write_bytes(b"a part")
+    with new_archive(tmp_path / "compiled.tunery") as archive:
+        archive.add("part", tmp_path / "part")
+        archive.finish({"dialect": "fake", "format": "x", "network": "n", "threads": 1, "inputs": [], "outputs": []})
+    shutil.move(tmp_path / "compiled.tunery", tmp_path / name)
     assert "compiled network" in refusal(tmp_path / name, tmp_path)
     with pytest.raises(ModelError, match="compiled network"):
         frontends.check(str(tmp_path / name))
