@@ -31,8 +31,9 @@ def test_a_command_compiles_for_several_targets(tmp_path: Path, run: Run) -> Non
 @pytest.mark.jobs
 @pytest.mark.parametrize("wrong", ["no-such-target", "native"])
 def test_all_targets_are_read_before_the_model_is(tmp_path: Path, run: Run, wrong: str) -> None:
-    model = (str(tmp_path / "missing.onnx"), "--dialect", "fake", "--store", str(tmp_path / "s.db"))
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    model = (str(tmp_path / "broken.onnx"), "--dialect", "fake", "--store", str(tmp_path / "s.db"))
     done = run("compile", *model, "--target", "native", "--target", wrong, "-o", str(tmp_path / "both.tunery"))
     assert done.code == 2
     assert wrong in done.err
-    assert "missing.onnx" not in done.err
+    assert "broken.onnx" not in done.err
