@@ -84,7 +84,7 @@ def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_thr
         library = archive.read("network.so")
     changes: list[dict[str, object]] = [
         {"binary": None}, {"binary": b""}, {"binary": b"no library"}, {"inputs": None}, {"threads": "x"},
-        {"threads": 0}, {"format": 99}, {"format": 1}, {"inputs": [["x"]]}, {"versions": None}, {"members": None},
+        {"threads": 0}, {"format": 99}, {"format": 0}, {"inputs": [["x"]]}, {"versions": None}, {"members": None},
         {"weights": {"arrays": []}}, {"format": 3},
         {"binary": library[: len(library) // 2]},  # its end would be missed only when it runs
         {"binary": library[:-1] + b"?"},

@@ -176,6 +176,8 @@ def role_of(process: psutil.Process) -> str:
         log = Path(f"/proc/{process.pid}/fd/1").readlink().name
     except OSError:
         return ""
+    if log.startswith("memfd:tunery-zygote"):
+        return "zygote"
     match = re.match(r"([a-z]+)-[a-z0-9]+(\.previous)?\.log", log)
     return match[1] if match else "main"
 
