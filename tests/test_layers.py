@@ -105,7 +105,7 @@ HEAVY = {
     "lightgbm": ("costmodels/boosted.py", "dialects/metaschedule/preload.py", "tuning/allocation/failing.py"),
     "matplotlib": ("reports/spending.py",),
     "onnx": ("models/", "delivery/", "dialects/_nodes.py", "dialects/metaschedule/", "dialects/iree/"),
-    "onnxruntime": ("models/onnx/_simplify.py", "delivery/comparing/contestants.py", "dialects/_sessions.py"),
+    "onnxruntime": ("models/onnx/", "delivery/comparing/contestants.py", "dialects/_sessions.py"),
     "optuna": ("costmodels/training/",),
     "psycopg": ("store/",),
     "pyarrow": ("costmodels/training/",),

@@ -30,7 +30,7 @@ from tunery.models.onnx._simplify import MisfitError, simplify
 from tunery.models.onnx._unfuse import fused
 from tunery.models.torch import _export_process as _torch
 
-PREPARING_VERSION = "3"
+PREPARING_VERSION = "4"
 _ZOO = "zoo:"
 _LONGEST_BATCH = 5  # digits
 _STALE_S = 86_400.0

@@ -81,7 +81,8 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
         raise ModelError(f"{name!r} is corrupt: it holds names that are not text; export or download it again")
     _check_versions(model, name)
     check_size(model, _MOST_NODES, name)
-    if not model.graph.node or not model.graph.output:
+    given = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    if not model.graph.output or not (model.graph.node or given.issuperset(one.name for one in model.graph.output)):
         raise ModelError(f"{name!r} holds no computation; check that the export wrote its graph and outputs")
     [(twice, times)] = Counter(value.name for value in model.graph.output).most_common(1)
     if times > 1:

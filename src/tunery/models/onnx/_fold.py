@@ -1,117 +1,207 @@
-"""Constant folding without ONNX Runtime, for models whose types or operators its optimiser would change."""
+"""Constants and shapes, computed as the file would: by ONNX Runtime's kernels, one operator at a time, unoptimised."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import helper, numpy_helper
 
-from tunery.models.onnx._file import graphs
+from tunery.models.onnx._file import STANDARD, graphs
+from tunery.models.onnx._pads import PADDED, write_pads
 
-_MAX_ELEMENTS = 65_536
-_MAX_ROUNDS = 8
+_LARGE = 65_536  # elements; what is larger is folded where it is no larger than what it is computed of
+_FEW = 1024  # elements of a constant that shapes may be inferred from
 _KEPT = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+    | {"DequantizeLinear"}  # its integers are what a compiler multiplies
 )
+_SIZED = PADDED | {"Shape", "Size"}
+NO_FILES = ("session.model_external_initializers_file_folder_path", os.devnull)
+"""What a model names is read with it, by `_file`; else ONNX Runtime would look in the working directory."""
+SILENT = 4
 
 
-def fold(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with every small computation on constants and static shapes replaced by its value.
+def fold(model: onnx.ModelProto, hints: Mapping[str, onnx.TypeProto], absent: Collection[str] = ()) -> bool:
+    """Replace what is known without any data by its value, in the outermost graph, in place; say if anything was.
 
-    Only the outermost graph is folded. A node whose value cannot be computed stays.
+    Pads are written down where ONNX's sizes are not those that ONNX Runtime computes, before a size is read. `hints`
+    are types of values that inference does not know, `absent` names initialisers whose values are not here.
     """
-    folded = onnx.ModelProto()
-    folded.CopyFrom(model)
-    for _ in range(_MAX_ROUNDS):
-        # Each folded value makes more shapes static, and each static shape more values constant.
-        shapes = _static_shapes(onnx.shape_inference.infer_shapes(folded, data_prop=True).graph)
-        if not _fold_once(folded, shapes):
-            break
-    _drop_unused_constants(folded.graph)
-    return folded
+    return _Folder(model, hints, absent).run()
 
 
-def _fold_once(model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> bool:
-    graph = model.graph
-    values = {
-        tensor.name: numpy_helper.to_array(tensor)
-        for tensor in graph.initializer
-        if np.prod(tensor.dims, dtype=np.int64) <= _MAX_ELEMENTS
-    }
-    outputs = {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
-    for node in graph.node:
-        computed = None if outputs & set(node.output) else _evaluate(model, node, values, shapes)
-        if computed is None:
-            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
-            continue
-        for name, value in zip(node.output, computed, strict=True):
-            values[name] = value
-            graph.initializer.append(numpy_helper.from_array(value, name))
-    changed = len(kept) < len(graph.node)
-    del graph.node[:]
-    graph.node.extend(kept)
-    return changed
+class _Folder:
+    def __init__(self, model: onnx.ModelProto, hints: Mapping[str, onnx.TypeProto], absent: Collection[str]) -> None:
+        self._model, self._graph, self._hints = model, model.graph, hints
+        self._opsets = {"" if entry.domain in STANDARD else entry.domain: entry.version for entry in model.opset_import}
+        self._types = {value.name: value.type for value in model.graph.input}
+        self._given, self._values = dict[str, onnx.TensorProto](), dict[str, np.ndarray]()
+        for tensor in model.graph.initializer:
+            self._types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+            if tensor.name not in absent and tensor.data_location != onnx.TensorProto.EXTERNAL:
+                self._given[tensor.name] = tensor
+        self._sessions = dict[bytes, Any]()
+        self._infers = any(node.op_type in _SIZED for node in self._graph.node)
+
+    def run(self) -> bool:
+        outputs = {value.name for value in self._graph.output}
+        kept, changed = list[onnx.NodeProto](), False
+        for node in self._graph.node:
+            known = self._known(node)
+            if known is not None and outputs.isdisjoint(node.output):
+                changed = True
+                continue
+            while write_pads(node, self._types):  # those of `SAME` first, then of a window behind the data
+                changed = True
+            kept.append(node)
+            self._infer(node)
+        return self._drop_dead(kept) or changed
+
+    def _known(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
+        """Return a node's values and keep them, None where they depend on data, or are too large."""
+        names = [name for name in node.input if name]
+        attributes = {one.name: one for one in node.attribute}
+        if node.domain not in STANDARD or node.op_type in _KEPT or any(one.g.node for one in node.attribute):
+            return None
+        if node.op_type in {"Shape", "Size"} and (shape := _static(self._types.get(node.input[0]))) is not None:
+            if node.op_type == "Size":
+                return self._keep(node, [np.array(int(np.prod(shape, dtype=np.int64)), np.int64)])
+            ends = (attributes[end].i if end in attributes else None for end in ("start", "end"))
+            return self._keep(node, [np.array(shape[slice(*ends)], np.int64)])
+        if any(name not in self._given and name not in self._values for name in names):
+            return None
+        most = max(_LARGE, *(self._size(name) for name in names)) if names else _LARGE
+        self._infer(node, always=True)
+        if any(_elements(self._types.get(name)) > most for name in node.output):
+            return None
+        found = self._evaluated(node, [self._value(name) for name in names])
+        return None if found is None or any(one.size > most for one in found) else self._keep(node, found)
+
+    def _keep(self, node: onnx.NodeProto, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        for name, array in zip(node.output, arrays, strict=True):
+            if name:
+                self._values[name] = array
+                self._types[name] = helper.make_tensor_type_proto(
+                    helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+                )
+        return arrays
+
+    def _size(self, name: str) -> int:
+        return _elements(self._types[name])
+
+    def _value(self, name: str) -> np.ndarray:
+        if name not in self._values:
+            self._values[name] = numpy_helper.to_array(self._given[name])
+        return self._values[name]
+
+    def _evaluated(self, node: onnx.NodeProto, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
+        alone = onnx.NodeProto()
+        alone.CopyFrom(node)
+        numbers = iter(range(len(arrays)))
+        alone.name = ""
+        alone.input[:] = [f"i{next(numbers)}" if name else "" for name in node.input]
+        alone.output[:] = [f"o{number}" if name else "" for number, name in enumerate(node.output)]
+        kinds = [(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for array in arrays]
+        key = alone.SerializeToString(deterministic=True) + repr(kinds).encode()
+        try:
+            if key not in self._sessions:
+                self._sessions[key] = self._session(alone, kinds)
+            made = iter(self._sessions[key].run(None, {f"i{number}": array for number, array in enumerate(arrays)}))
+        except Exception:  # noqa: BLE001 - of many kinds: what ONNX Runtime cannot compute alone stays where it is
+            return None
+        return [np.asarray(next(made)) if name else np.empty(0) for name in node.output]
+
+    def _session(self, node: onnx.NodeProto, kinds: list[tuple[int, tuple[int, ...]]]) -> Any:
+        inputs = [helper.make_tensor_value_info(f"i{at}", kind, shape) for at, (kind, shape) in enumerate(kinds)]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        model = helper.make_model(
+            helper.make_graph([node], "node", inputs, outputs), ir_version=self._model.ir_version,
+            opset_imports=self._model.opset_import,
+        )  # fmt: skip
+        return unoptimised(model.SerializeToString())
+
+    def _infer(self, node: onnx.NodeProto, *, always: bool = False) -> None:
+        """Tell the types of a node's outputs as far as ONNX does, from those of its inputs and from small constants."""
+        if not (always or self._infers):  # nobody reads sizes
+            return
+        found: Mapping[str, onnx.TypeProto] = {}
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self._opsets[""], "")
+            if node.domain in STANDARD and not any(one.HasField("g") for one in node.attribute):
+                names = [name for name in node.input if name]
+                types = {name: self._types[name] for name in names if name in self._types}
+                constants = {name: self._proto(name) for name in names if self._is_small(name)}
+                found = onnx.shape_inference.infer_node_outputs(
+                    schema, node, types, constants, opset_imports=list(self._model.opset_import),
+                    ir_version=self._model.ir_version,
+                )  # fmt: skip
+        except Exception:  # noqa: BLE001 - of no schema, or of types that contradict it: nothing is known then
+            found = {}
+        for name in filter(None, node.output):
+            known = found.get(name)
+            if known is None or (_static(known) is None and name in self._hints):
+                known = self._hints.get(name, known)
+            if known is not None:
+                self._types[name] = known
+
+    def _is_small(self, name: str) -> bool:
+        return (name in self._given or name in self._values) and self._size(name) <= _FEW
+
+    def _proto(self, name: str) -> onnx.TensorProto:
+        return self._given[name] if name in self._given else numpy_helper.from_array(self._values[name], name)
+
+    def _drop_dead(self, nodes: Iterable[onnx.NodeProto]) -> bool:
+        """Write the nodes that lead to an output, and the constants that they read; say if any node was dropped."""
+        used = {value.name for value in self._graph.output}
+        kept = list[onnx.NodeProto]()
+        for node in reversed(list(nodes)):
+            if used.intersection(node.output):
+                used.update(_reads(node))
+                kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
+        dropped = len(kept) < len(self._graph.node)
+        del self._graph.node[:]
+        self._graph.node.extend(reversed(kept))
+        for at in reversed(range(len(self._graph.initializer))):
+            if self._graph.initializer[at].name not in used:
+                del self._graph.initializer[at]
+        made = {name for node in kept for name in node.output}
+        new = (used & self._values.keys()) - self._given.keys() - made
+        self._graph.initializer.extend(numpy_helper.from_array(self._values[name], name) for name in sorted(new))
+        return dropped
 
 
-def _evaluate(
-    model: onnx.ModelProto,
-    node: onnx.NodeProto,
-    values: dict[str, np.ndarray],
-    shapes: dict[str, tuple[int, ...]],
-) -> list[np.ndarray] | None:
-    """Return the node's outputs, or None if they are not constant, too large, or beyond the reference evaluator."""
-    attributes = {attribute.name: attribute for attribute in node.attribute}
-    if node.op_type == "Shape" and node.input[0] in shapes:
-        shape = shapes[node.input[0]]
-        first = attributes["start"].i if "start" in attributes else 0
-        last = attributes["end"].i if "end" in attributes else len(shape)
-        return [np.array(shape[first:last], np.int64)]
-    names = [name for name in node.input if name]
-    nested = any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute)
-    if nested or node.domain or node.op_type in _KEPT or not all(name in values for name in names):
+def unoptimised(model: bytes) -> Any:
+    """Return a session of ONNX Runtime that computes what the model says, without its optimiser."""
+    import onnxruntime  # it starts a thread, which a process that is still to be shut in must not have
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = SILENT
+    options.add_session_config_entry(*NO_FILES)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def _static(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
+    """Return the sizes of a tensor's type, None where not all are known."""
+    if kind is None or not kind.tensor_type.HasField("shape"):
         return None
-    if any(np.prod(shapes.get(name, ()), dtype=np.int64) > _MAX_ELEMENTS for name in node.output):
-        return None
-    graph = onnx.helper.make_graph(
-        [node],
-        "node",
-        [_value(name, values[name]) for name in dict.fromkeys(names)],
-        [onnx.helper.make_empty_tensor_value_info(name) for name in node.output],
-    )
-    try:
-        single = onnx.helper.make_model(graph, opset_imports=model.opset_import)
-        results = ReferenceEvaluator(single).run(None, {name: values[name] for name in names})
-    except Exception:  # noqa: BLE001 - whatever the evaluator lacks, the node simply stays
-        return None
-    arrays = [np.asarray(result) for result in results]
-    return arrays if all(array.size <= _MAX_ELEMENTS for array in arrays) else None
+    dims = kind.tensor_type.shape.dim
+    return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
 
 
-def _value(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, list(array.shape))
+def _elements(kind: onnx.TypeProto | None) -> int:
+    """Return how many elements a tensor of the type has, 0 where that is not known."""
+    return int(np.prod(_static(kind) or (0,), dtype=object)) if _static(kind) != () else 1
 
 
-def _static_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        kind = value.type.tensor_type
-        if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
-            shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
-    return shapes
-
-
-def _drop_unused_constants(graph: onnx.GraphProto) -> None:
-    used = set(_read(graph))
-    kept = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer if t.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-
-
-def _read(graph: onnx.GraphProto) -> Iterable[str]:
-    for each in graphs(graph):
-        for node in each.node:
-            yield from node.input
-        yield from (value.name for value in each.output)
+def _reads(node: onnx.NodeProto) -> Iterable[str]:
+    yield from node.input
+    for attribute in node.attribute:
+        for nested in (attribute.g, *attribute.graphs):
+            for graph in graphs(nested) if nested.node or nested.output else ():
+                yield from (name for inner in graph.node for name in inner.input)
+                yield from (value.name for value in graph.output)

@@ -9,32 +9,33 @@ from onnx import helper
 from tunery.models.onnx._file import STANDARD
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+PADDED = _POOLS | {"ConvTranspose"}
 _LOWER, _UPPER, _NAMED = b"SAME_LOWER", b"SAME_UPPER", b"NOTSET"
 
 
-def write_pads(model: onnx.ModelProto) -> bool:
-    """Change in place what ONNX Runtime computes in another size than is written down; say if anything was changed.
+def write_pads(node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> bool:
+    """Change a node in place whose output ONNX Runtime computes in another size than ONNX infers; say if it was.
 
     A pool that rounds up has no window behind its data; nothing is added to the size that follows from `output_shape`,
     or from being `SAME`, which for pools has no dilations. An odd pad of `SAME_LOWER` comes first.
     """
-    graph = model.graph
-    typed = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info)}
-    sizes = {name: [dim.dim_value for dim in kind.shape.dim][2:] for name, kind in typed.items()}
-    sizes |= {tensor.name: list(tensor.dims)[2:] for tensor in graph.initializer}
-    changed = False
-    for node in graph.node:
-        pool = node.op_type in _POOLS
-        if node.domain not in STANDARD or not (pool or node.op_type == "ConvTranspose"):
-            continue
-        given = sizes.get(node.input[0], ())
-        if given and min(given) > 0:
-            said = {one.name: helper.get_attribute_value(one) for one in node.attribute}
-            wanted = _of_pool(node, given, said) if pool else _of_transposed(given, sizes.get(node.input[1], ()), said)
-            if wanted and min(wanted) >= 0:
-                _write(node, wanted)
-                changed = True
-    return changed
+    pool = node.op_type in _POOLS
+    if node.domain not in STANDARD or node.op_type not in PADDED:
+        return False
+    data, kernel = _sizes(types.get(node.input[0])), [] if pool else _sizes(types.get(node.input[1]))
+    if not data or min(data) <= 0:
+        return False
+    said = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    wanted = _of_pool(node, data, said) if pool else _of_transposed(data, kernel, said)
+    if not wanted or min(wanted) < 0:
+        return False
+    _write(node, wanted)
+    return True
+
+
+def _sizes(kind: onnx.TypeProto | None) -> list[int]:
+    """Return the sizes of a tensor's sides, after those of its batch and channels."""
+    return [dim.dim_value for dim in kind.tensor_type.shape.dim][2:] if kind is not None else []
 
 
 def _of_pool(node: onnx.NodeProto, sizes: Sequence[int], said: Mapping[str, Any]) -> list[int]:

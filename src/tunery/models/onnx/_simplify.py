@@ -4,28 +4,27 @@ Real files compute reshape targets, pads and sizes at run time; with static inpu
 is what makes the file importable for a compiler. The basic level keeps to standard operators.
 """
 
-import os
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import onnx
 
 from tunery._errors import ModelError, told_by_onnxruntime
 from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
 from tunery.models.onnx._expand import expand
 from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, no_numbers
-from tunery.models.onnx._fold import fold
+from tunery.models.onnx._fold import NO_FILES, SILENT, fold, unoptimised
 from tunery.models.onnx._loops import is_loop, types_of_loop
-from tunery.models.onnx._pads import write_pads
 from tunery.models.onnx._sparse import write_out
 from tunery.models.onnx._unfuse import unfuse
 
-_SILENT = 4
-_NO_FILES = ("session.model_external_initializers_file_folder_path", os.devnull)
-"""What a model names is read with it, by `_file`; else ONNX Runtime would look in the working directory."""
+_CHANGING = ("CastElimination", "CastChainElimination", "DivMulFusion", "FuseReluClip", "Pad_Fusion")
+"""Rules of ONNX Runtime's optimiser that change values, or fail."""
 _WIDENED = "InsertedPrecisionFreeCast_"
 _MOST_NODES = 30_000
 """An import takes time with the square of the nodes: 20,000 activations take 100 s."""
@@ -77,19 +76,54 @@ def simplify(
     unfuse(model)
     model = expand(model)
     write_out(model)
+    absent = {*values, *elsewhere}
+    model = _folded(model, absent)
     optimised = _optimise(model, scratch / "optimised.onnx", {**values, **dict.fromkeys(elsewhere, b"")})
-    result = fold(model) if _spoilt(optimised, model) else optimised
-    _rename_new(result, model)
-    check_size(result, _MOST_NODES, "the simplified model")
-    _tidy(result)
-    inferred = _inferred(result)
-    while write_pads(inferred):
-        _forget_sizes(inferred.graph)
-        inferred = _inferred(inferred)
-    _complete(inferred, {*values, *elsewhere}, ranks)
+    if _spoilt(optimised, model):
+        optimised = model
+    else:
+        _rename_new(optimised, model)
+    check_size(optimised, _MOST_NODES, "the simplified model")
+    if _has_control_flow(model.graph):  # branches have taken the place of their conditions
+        optimised = _folded(optimised, absent)
+    _tidy(optimised)
+    inferred = _inferred(optimised)
+    if not _norms_fit(inferred.graph):
+        inferred = _inferred(model)
+    _complete(inferred, absent, ranks)
     _check_channels(inferred)
     _check_outputs(inferred)
     return inferred, values
+
+
+def _folded(model: onnx.ModelProto, absent: Collection[str]) -> onnx.ModelProto:
+    """Fold what is known without data; again where types that only inference of the whole tells make more known."""
+    hints: dict[str, onnx.TypeProto] = {}
+    for _ in range(_MOST_ROUNDS):
+        if not fold(model, hints, absent) and hints:
+            break
+        if not _has_control_flow(model.graph):
+            break
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        hints = {value.name: value.type for value in _inferred(copy).graph.value_info}
+    return model
+
+
+def _has_control_flow(graph: onnx.GraphProto) -> bool:
+    return any(one.HasField("g") for node in graph.node for one in node.attribute)
+
+
+def _norms_fit(graph: onnx.GraphProto) -> bool:
+    """Return whether no normalisation has a scale wider than its data, of which the optimiser makes wrong ones."""
+    types = {value.name: value.type.tensor_type.shape.dim for value in (*graph.input, *graph.value_info)}
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    for node in (node for node in graph.node if node.op_type == "LayerNormalization"):
+        axis = next((one.i for one in node.attribute if one.name == "axis"), -1)
+        data = [dim.dim_value for dim in types.get(node.input[0], ())]
+        if data and min(data) > 0 and sizes.get(node.input[1], 0) > math.prod(data[axis:]):
+            return False
+    return True
 
 
 def _rename_new(result: onnx.ModelProto, model: onnx.ModelProto) -> None:
@@ -143,12 +177,6 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     return inferred
 
 
-def _forget_sizes(graph: onnx.GraphProto) -> None:
-    del graph.value_info[:]
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
-
-
 def _tell_shapes(graph: onnx.GraphProto) -> bool:
     """Give the outputs of operators that ONNX's inference leaves out the type of their input; say if one was new."""
     typed = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
@@ -194,9 +222,11 @@ def _complete(model: onnx.ModelProto, aside: Collection[str], ranks: Mapping[str
             graph.value_info.add(name=name).type.CopyFrom(kind)
         elif _is_static(kind) or not found[name].type.tensor_type.HasField("shape"):
             found[name].type.CopyFrom(kind)
+    unknown = [name for name, value in outputs.items() if _lacks_rank(value) and name not in ranks]
+    ranks = {**ranks, **_computed_ranks(model, unknown, aside)}
     for name, value in outputs.items():
         kind = value.type.tensor_type
-        if value.type.HasField("tensor_type") and not kind.HasField("shape") and name in ranks:
+        if _lacks_rank(value) and name in ranks:
             kind.shape.SetInParent()
             for _ in range(ranks[name]):
                 kind.shape.dim.add()
@@ -204,23 +234,36 @@ def _complete(model: onnx.ModelProto, aside: Collection[str], ranks: Mapping[str
             dim.ClearField("dim_param")
 
 
+def _lacks_rank(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def _computed_ranks(model: onnx.ModelProto, names: Sequence[str], aside: Collection[str]) -> dict[str, int]:
+    """Return how many dimensions some outputs have that ONNX Runtime computes of zeros; none where it cannot."""
+    if not names or _has_control_flow(model.graph):  # whose branches may differ in that
+        return {}
+    try:
+        copy = as_inputs(model, aside)
+        zeros = {}
+        for value in copy.graph.input:
+            kind = value.type.tensor_type
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            zeros[value.name] = np.zeros([dim.dim_value for dim in kind.shape.dim], dtype)
+        found = unoptimised(copy.SerializeToString()).run(list(names), zeros)
+    except Exception:  # noqa: BLE001 - of many kinds
+        return {}
+    return {name: one.ndim for name, one in zip(names, found, strict=True)}
+
+
 def _asked(model: onnx.ModelProto, names: Sequence[str], aside: Collection[str]) -> dict[str, onnx.TypeProto]:
     """Return what ONNX Runtime knows of some values' types, as far as they are tensors of a known rank."""
     if not names:
         return {}
-    import onnxruntime
-
     copy = as_inputs(model, aside)
     outputs = {value.name for value in copy.graph.output}
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = _SILENT
-    options.add_session_config_entry(*_NO_FILES)
     try:
-        data = copy.SerializeToString()
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        session = unoptimised(copy.SerializeToString())
     except Exception:  # noqa: BLE001 - then they stay unknown
         return {}
     found = {}
@@ -256,12 +299,14 @@ def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) ->
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(path)
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = _SILENT
-    options.add_session_config_entry(*_NO_FILES)
+    options.log_severity_level = SILENT
+    options.add_session_config_entry(*NO_FILES)
     data = _serialised(as_inputs(model, aside), sum(map(len, aside.values())))
     try:
         # Its fallback would print to standard output and try the same provider again.
-        onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        onnxruntime.InferenceSession(
+            data, options, providers=["CPUExecutionProvider"], enable_fallback=0, disabled_optimizers=_CHANGING
+        )
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
         if _UNWRITTEN in str(error):
             path.write_bytes(data)  # where this fails as well it is the disk, and the error says so
