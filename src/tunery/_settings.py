@@ -25,6 +25,7 @@ class Settings:
     prices: str = ""
     load_watch: bool = True
     build_here: bool = True
+    unconfined_kernels: bool = False
     server: str = ""
     token: str = ""
 

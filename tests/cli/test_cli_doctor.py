@@ -26,7 +26,7 @@ def test_this_machine_passes(run: Run) -> None:
     states = {check["name"]: check["state"] for check in answer.data["checks"]}
     assert set(states) == {
         "python", "versions", "compiler", "linker", "cores", "load", "memory", "store", "cache", "models",
-        "torch", "gcc", "OpenCL", "CUDA", "iree",
+        "torch", "gcc", "OpenCL", "CUDA", "iree", "sandbox",
     }  # fmt: skip
     assert states["compiler"] == "ok"
     assert all(check["advice"] for check in answer.data["checks"] if check["state"] != "ok")

@@ -258,6 +258,18 @@ def test_only_who_may_run_code_sends_a_kernel(serve: Serve) -> None:
     serve(main)
 
 
+def test_without_confinement_no_kernel_of_an_account_is_taken(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.web.views.measurements.lacking", lambda: ("seccomp",))
+
+    async def main(site: Site) -> None:
+        developer = await site.account("dev", "developer")
+        assert "doctor" in (await measured(developer, kernel(HONEST), 403))["detail"]
+        monkeypatch.setenv("TUNERY_UNCONFINED_KERNELS", "on")
+        await measured(developer, kernel(HONEST))
+
+    serve(main)
+
+
 def test_a_kernel_that_cannot_be_kept_is_one_sentence(serve: Serve) -> None:
     async def main(site: Site) -> None:
         developer = await site.account("dev", "developer")

@@ -85,10 +85,14 @@ def serve(
 def _listen(
     store: str, place: "Place", strategy: str, keep_days: float, tell: Callable[[str], None], *, as_json: bool
 ) -> None:
-    from tunery._settings import cache_directory
+    from tunery._sandbox import lacking
+    from tunery._settings import cache_directory, settings
     from tunery.web.server import serve as serve_accounts
 
     def ready(url: str, token: str, jobs: list[str]) -> None:
+        if parts := lacking():
+            taken = "taken all the same" if settings().unconfined_kernels else "refused"
+            tell(f"this machine lacks {' and '.join(parts)}: kernels of accounts are {taken}")
         if as_json:
             emit({"url": url, "token": token or None, "resumed": jobs})
             return

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 from tunery._processor import quota_cores
+from tunery._sandbox import lacking
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Check, CheckState
 
@@ -14,6 +15,7 @@ def all_checks() -> Iterator[Check]:
     """Look at everything, one after the other."""
     yield cores(len(usable_cores()), quota_cores())
     yield load(os.getloadavg()[0])
+    yield confinement()
 
 
 def cores(usable: int, quota: float | None) -> Check:
@@ -36,3 +38,11 @@ def load(average: float) -> Check:
         advice = "others use this machine: measuring takes longer, end what you can"
         return Check("load", CheckState.WARN, found, advice)
     return Check("load", CheckState.OK, found)
+
+
+def confinement() -> Check:
+    """Can foreign code be kept from files, networks and other processes here?"""
+    if not (parts := lacking()):
+        return Check("sandbox", CheckState.OK, "Landlock and seccomp confine kernels and programs of others")
+    found = f"this system lacks {' and '.join(parts)}"
+    return Check("sandbox", CheckState.WARN, found, "run only your own kernels and programs here, or take Linux 5.13")

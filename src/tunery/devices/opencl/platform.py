@@ -98,7 +98,7 @@ def connect() -> Connection:
 
 def _keep(thread: ThreadPoolExecutor) -> None:
     readable = (*_sandbox.SYSTEM, _VENDORS.parent, sys.prefix, sys.base_prefix)
-    _sandbox.keep(thread, readable, [os.environ["POCL_CACHE_DIR"]])
+    _sandbox.keep(thread, readable, [os.environ["POCL_CACHE_DIR"]], _sandbox.FILES, _sandbox.PROGRAMS)
 
 
 def _first(cl: Any) -> Any:

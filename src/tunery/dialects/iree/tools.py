@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from tunery._environments import check_environment, environment_python, site_packages
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery._processor import ARM_BEGINNINGS
+from tunery._sandbox import run
 
 NAME, VERSION = "iree", "3.13.0"
 REQUIREMENTS = (f"iree-base-compiler[onnx]=={VERSION}", f"iree-base-runtime=={VERSION}")
@@ -25,8 +27,7 @@ def import_onnx(model: Path, output: Path) -> None:
     check_environment(NAME, REQUIREMENTS)
     command = [str(environment_python(NAME)), "-P", "-m", "iree.compiler.tools.import_onnx", str(model), "-o",
                str(output), "--opset-version", OPSET]  # fmt: skip
-    variables = os.environ | {"PYTHONPATH": ""}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    done = _run(command, [model.resolve().parent], output)
     if done.returncode or not output.exists():
         raise ModelError(f"IREE's importer refuses the model: {_reason(done.stderr)}; choose another dialect")
 
@@ -37,11 +38,21 @@ def compile_module(source: str | Path, flags: Sequence[str], output: Path | None
     program = site_packages(NAME) / "iree" / "compiler" / "_mlir_libs" / "iree-compile"
     command = [str(program), "-" if isinstance(source, str) else str(source), *flags, "-o", str(output or "-")]
     text = source if isinstance(source, str) else None
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    done = _run(command, [] if text is not None else [source], output, text)
     if done.returncode:
         what = f"dies of signal {-done.returncode}" if done.returncode < 0 else "refuses this"
         raise DialectError(f"iree-compile {what}: {_reason(done.stderr)}")
     return done.stdout
+
+
+def _run(
+    command: Sequence[str], readable: Sequence[str | Path], output: Path | None, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of the environment, which reads that and these files, and writes beside its output."""
+    scratch = output.parent if output else environment_python(NAME).parent
+    installed: list[str | Path] = [environment_python(NAME).parents[1], sys.base_prefix]
+    variables = os.environ | {"PYTHONPATH": "", "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
+    return run(command, [*installed, *readable], [output.parent] if output else [], text=text, environment=variables)
 
 
 def cpu_flags(config: Mapping[str, Any]) -> tuple[str, ...]:

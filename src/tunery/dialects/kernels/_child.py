@@ -5,7 +5,6 @@ the kernel is loaded, then what is wrong with it, or nothing; then each `ORDER` 
 the clock of this process, which the kernel may have changed.
 """
 
-import _socket  # what `socket` wraps, which is slow to import
 import ctypes
 import mmap
 import os
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 ORDER = struct.Struct("<qqqq")  # calls, the changed array's number, or -1, how many places, bytes of a value
 TIME = struct.Struct("<d")
 LOAD = b"load"
+_END_WITH_PARENT = 1  # of prctl
 _FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value  # of mmap
 
 
@@ -36,33 +36,35 @@ def main(  # noqa: PLR0917 - from a command line
     `enter` gives up the rights, `control` and `changes` are files, `count` is that of threads, and `arrays` say of each
     array what `GuardedArray.shared` says, or nothing of a number.
     """
-    wire = _socket.socket(fileno=int(control))
+    wire = int(control)
     libc = ctypes.CDLL(None, use_errno=True)
     addresses = [_mapped(libc, *map(int, one.split(","))) if one else 0 for one in arrays.split(";")]
     shared = mmap.mmap(int(changes), 0)
+    os.close(int(changes))
+    libc.prctl(_END_WITH_PARENT, 9, 0, 0, 0)
     written = ctypes.addressof(ctypes.c_char.from_buffer(shared))
     openmp, threads = load_openmp(), int(count)
     enter((library, *readable), ())
-    while wire.recv(len(LOAD)) != LOAD:
-        wire.send(b"\0")
+    while os.read(wire, len(LOAD)) != LOAD:
+        os.write(wire, b"\0")
     try:
         run = ctypes.CDLL(library).tunery_run
     except (OSError, AttributeError) as error:
-        wire.send(str(error).encode(errors="replace")[:500])
+        os.write(wire, str(error).encode(errors="replace")[:500])
         return
     if openmp is not None:
         openmp.omp_set_num_threads(threads)
-    wire.send(b"\0")
+    os.write(wire, b"\0")
     long, pointer = ctypes.c_long, ctypes.c_void_p
     run.argtypes, run.restype = (pointer, long, ctypes.c_int, pointer, pointer, pointer, long, long), None
     pointers = (pointer * len(addresses))(*addresses)
     first, clock = ctypes.cast(pointers, pointer), time.perf_counter
-    while order := wire.recv(ORDER.size):
+    while order := os.read(wire, ORDER.size):
         calls, array, places, width = ORDER.unpack(order)
         values = (addresses[array], written, written + 8 * places) if places else (0, 0, 0)
         start = clock()
         run(first, calls, threads, *values, width, places)
-        wire.send(TIME.pack(clock() - start))
+        os.write(wire, TIME.pack(clock() - start))
 
 
 def _mapped(libc: ctypes.CDLL, file: int, size: int, guard: int, start: int) -> int:

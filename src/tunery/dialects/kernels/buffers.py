@@ -1,6 +1,7 @@
 """Arrays between pages that nobody may touch, so that a kernel which leaves its arguments is caught."""
 
 import ctypes
+import fcntl
 import math
 import mmap
 import os
@@ -34,9 +35,10 @@ class GuardedArray:
         zone = -(-zone // aligned) * aligned
         back = -(-size // aligned) * aligned + zone
         inner = -(-(back + zone) // mmap.PAGESIZE) * mmap.PAGESIZE
-        file = os.memfd_create(name)
+        file = os.memfd_create(name, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, file)
         os.truncate(file, inner + 2 * _GUARD)
+        seal(file)
         self._memory = mmap.mmap(file, 0)
         whole = np.frombuffer(self._memory, np.uint8)
         for pages in (whole[:_GUARD], whole[-_GUARD:]):
@@ -63,3 +65,8 @@ class GuardedArray:
         """Check that nothing was written beside the array."""
         if (self._before != _KNOWN).any() or (self._behind != _KNOWN).any():
             raise DialectError(f"the kernel has written outside of its argument {self._name}")
+
+
+def seal(file: int) -> None:
+    """Keep a file in memory at its size, whoever has it open: who maps less than was promised is ended by a signal."""
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

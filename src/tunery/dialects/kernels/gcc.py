@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import DialectError, TargetError
-from tunery._sandbox import call_kept_to
+from tunery._sandbox import run
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification
 
 _FLAGS = ("-O3", "-fopenmp")
 _CHECKED = ("-Werror=incompatible-pointer-types", "-Werror=implicit-function-declaration", "-Werror=int-conversion")
 _LONGEST_S = 100.0
-# What one of gcc's processes may use of time, memory and disk; where the limit is lower already, that holds.
-# In seconds, KiB, and blocks of 512 bytes.
-_LIMITED = '{ ulimit -t 100; ulimit -v 4194304; ulimit -f 524288; } 2>/dev/null; exec "$@"'
+_MEMORY_BYTES, _FILE_BYTES = 4 << 30, 256 << 20  # of one of gcc's processes
 _MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
 
 # What tunery calls. It stands before the author's text, no macro of which so reaches it; it calls no other function,
@@ -175,21 +173,18 @@ def build(  # noqa: PLR0917 - what a build depends on
         # Linked without the author's flags: with -ffast-math it would change how the whole process rounds.
         linking = [gcc, "-shared", "-fopenmp", "-s", "-Wl,--no-undefined", "-o", str(library), built, "-lm"]
 
-        def run() -> None:
-            _run(compiling, function, scratch, text)
-            _run(linking, function, scratch)
-
-        call_kept_to(run, [_tools(gcc)], [Path(scratch)])
+        _run(compiling, function, scratch, text)
+        _run(linking, function, scratch)
         library.rename(path)
 
 
 def _run(command: Sequence[str], function: str, scratch: str, text: str = "") -> None:
     environment = os.environ | {"TMPDIR": scratch, "LC_ALL": "C", "CCACHE_DISABLE": "1"}
-    limited = ["/bin/sh", "-c", _LIMITED, "sh", *command]
     try:
-        done = subprocess.run(
-            limited, input=text, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
-        )
+        done = run(
+            command, [_tools(command[0])], [scratch], text=text, environment=environment, timeout_s=_LONGEST_S,
+            memory_bytes=_MEMORY_BYTES, file_bytes=_FILE_BYTES,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DialectError(f"gcc does not build {function}: {type(error).__name__}") from error
     if done.returncode:

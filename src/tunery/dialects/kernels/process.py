@@ -16,7 +16,7 @@ from tunery import _sandbox
 from tunery._errors import DialectError
 from tunery.dialects import Array
 from tunery.dialects.kernels import _child
-from tunery.dialects.kernels.buffers import GuardedArray
+from tunery.dialects.kernels.buffers import GuardedArray, seal
 
 ROUND_TRIP_S = 5e-5
 """What the way to the process and back may take: so much of what a call takes here is not counted."""
@@ -26,6 +26,7 @@ _START = (
     "_child.main(_sandbox.enter, *sys.argv[3:])"
 )
 _KEPT = ("OMP_", "GOMP_", "GOTO_", "MALLOC_", "LD_LIBRARY_PATH")
+_PINS = frozenset({"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"})  # a confined process may not pin threads
 
 
 class KernelProcess:
@@ -44,11 +45,12 @@ class KernelProcess:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._clock = clock
-        changes = os.memfd_create("changes")
+        changes = os.memfd_create("changes", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
                 os.truncate(changes, 3 * 8 * most)
+                seal(changes)
                 self._changes = mmap.mmap(changes, 0)
                 self._process = self._start(library, threads, arrays, theirs.fileno(), changes)
             except OSError as error:
@@ -75,7 +77,7 @@ class KernelProcess:
         told = [library, control, changes, threads, ";".join(",".join(map(str, one or ())) for one in shared)]
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _START, *map(str, (*modules, *told)), *_readable()],
-            env={name: value for name, value in os.environ.items() if name.startswith(_KEPT)},
+            env={name: value for name, value in os.environ.items() if name.startswith(_KEPT) and name not in _PINS},
             stdin=subprocess.DEVNULL,
             pass_fds=[control, changes, *(one[0] for one in shared if one)],
         )

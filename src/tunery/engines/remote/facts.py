@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from tunery._locks import own_directory
 from tunery._processor import granted_cores
-from tunery._sandbox import landlock_version
 from tunery._settings import cache_directory
 from tunery.devices import open_device
+from tunery.devices.cpu.doctor import confinement
 from tunery.devices.cpu.placement import granted_bytes, usable_cores
 from tunery.devices.here import devices_here
 from tunery.dialects import Dialect, get_dialect, installed_dialects
@@ -47,7 +47,7 @@ def host_checks(*, measuring: bool = False) -> Iterator[Check]:
     With `measuring` only what runs kernels that others have compiled: the dialect's runtime.
     """
     yield cache_check()
-    yield _sandbox_check()
+    yield confinement()
     yield Check("devices", CheckState.OK, ", ".join(f"{device.kind} {device.name}" for device in devices_here()[0]))
     for name in installed_dialects():
         try:
@@ -86,13 +86,6 @@ def cache_check() -> Check:
     if free < _LEAST_DISK_BYTES:
         return Check("cache", CheckState.WARN, found, f"make room for {_LEAST_DISK_BYTES >> 30} GiB")
     return Check("cache", CheckState.OK, found)
-
-
-def _sandbox_check() -> Check:
-    if (found := landlock_version()) > 0:
-        return Check("sandbox", CheckState.OK, f"Landlock {found} keeps users' code from files")
-    lacking = "no Landlock: users' kernels in C and torch programs can read this user's files"
-    return Check("sandbox", CheckState.WARN, lacking, "run only your own here, or take Linux 5.13 or later")
 
 
 def _packages() -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import ModelError
-from tunery._sandbox import enter
+from tunery._sandbox import FILES, enter
 from tunery.models.torch._archive import CodeInProgramError, copy_data
 
 OPSET = 18
@@ -27,7 +27,7 @@ def main(source: str, scratch: str, *, trust: bool) -> int:
     try:
         program = data_of(Path(source), Path(scratch), trust=trust)
         # Before torch reads anything, and before there are threads, which would keep their rights.
-        enter([*map(Path, (sys.prefix, sys.base_prefix, *filter(None, sys.path))), program], [Path(scratch)])
+        enter([*map(Path, (sys.prefix, sys.base_prefix, *filter(None, sys.path))), program], [Path(scratch)], FILES)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         _convert(load(program, trust=trust), Path(scratch, "model.onnx"))
     except CodeInProgramError as error:

@@ -12,6 +12,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
+from tunery._sandbox import lacking
+from tunery._settings import settings
 from tunery.dialects import file_dialect
 from tunery.domain import JobStatus, canonical_json
 from tunery.domain.request import Request
@@ -48,6 +50,11 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
     )  # fmt: skip
     if asked.kernel is not None:
         at_least(caller, DEVELOPER)
+        if not service.local and lacking() and not settings().unconfined_kernels:
+            raise RefusedError(
+                403, "confinement", "the service's machine cannot confine kernels, so it runs none of accounts; "
+                "ask its administrator, who sees with `tunery doctor` what it lacks"
+            )  # fmt: skip
         model = str(await asyncio.to_thread(_kept, service.files, asked.kernel))
         request = replace(request, model=model, dialect=file_dialect(model) or asked.dialect)
     else:

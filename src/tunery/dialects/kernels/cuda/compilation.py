@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from tunery._errors import DialectError
-from tunery._sandbox import call_kept_to
+from tunery._sandbox import call_confined
 from tunery.devices.cuda.driver import no_library
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.gcc import macros
@@ -167,7 +167,7 @@ def _compiled(text: str, function: str, options: list[str]) -> tuple[bytes, str]
         _answer(nvrtc.nvrtcAddNameExpression(program, expression))
         given = [option.encode() for option in options]
         answers: list[tuple[Any, ...]] = []
-        call_kept_to(  # the source may include any file
+        call_confined(  # the source may include any file
             lambda: answers.append(nvrtc.nvrtcCompileProgram(program, len(given), given)),
             (sys.prefix, sys.base_prefix, *filter(None, sys.path)), (),
         )  # fmt: skip

@@ -1,0 +1,254 @@
+"""What a kernel, or a program that reads foreign files, tries in order to leave its confinement."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from daemon_tools import wait_until
+
+from tunery._sandbox import lacking, run
+from tunery.dialects.kernels.buffers import GuardedArray
+from tunery.dialects.kernels.process import KernelProcess
+
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.skipif(bool(lacking()), reason=f"this machine lacks {', '.join(lacking())}"),
+]
+
+# Each answers 1 where it succeeds. What cannot be done on every machine, even without confinement, is not required to.
+SECCOMP = (
+    "connect", "udp", "chmod", "utimensat", "limit", "affinity", "scheduler", "priority", "shared_memory", "fork",
+    "session", "execute", "memory_file", "owner",
+)  # fmt: skip
+LANDLOCK = ("read", "write", "create", "list", "remove")
+EITHER = ("signal", "tcp", "cut", "trace", "memory_of_another")
+PERHAPS = ("attribute", "namespace", "ring", "keys")
+ALL = (*SECCOMP, *LANDLOCK, *EITHER, *PERHAPS)
+ATTACKS = """
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <arpa/inet.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+
+static int opens(int kind, int type, void *address, int size) {
+    int wire = socket(kind, type, 0);
+    int done = wire >= 0 && (type == SOCK_DGRAM ? sendto(wire, "x", 1, 0, address, size) == 1
+                                                 : !connect(wire, address, size));
+    close(wire);
+    return done;
+}
+static struct sockaddr_in loopback = {.sin_family = AF_INET};
+int a_connect(void) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET};
+    return opens(AF_UNIX, SOCK_STREAM, &address, sizeof address);
+}
+int a_udp(void) {
+    loopback.sin_port = htons(9), loopback.sin_addr.s_addr = htonl(0x7F000001);
+    return opens(AF_INET, SOCK_DGRAM, &loopback, sizeof loopback);
+}
+int a_tcp(void) {
+    loopback.sin_port = htons(PORT), loopback.sin_addr.s_addr = htonl(0x7F000001);
+    return opens(AF_INET, SOCK_STREAM, &loopback, sizeof loopback);
+}
+int a_chmod(void) { return !chmod(SECRET, 0777); }
+int a_owner(void) { return !chown(SECRET, -1, -1); }
+int a_utimensat(void) { return !utimensat(AT_FDCWD, SECRET, 0, 0); }
+int a_attribute(void) { return !setxattr(SECRET, "user.told", "x", 1, 0); }
+int a_limit(void) {
+    struct rlimit limit = {64, 64};
+    return !prlimit(VICTIM, RLIMIT_CORE, &limit, 0);
+}
+int a_affinity(void) {
+    cpu_set_t cores;
+    return !sched_getaffinity(0, sizeof cores, &cores) && !sched_setaffinity(VICTIM, sizeof cores, &cores);
+}
+int a_scheduler(void) {
+    struct sched_param parameter = {0};
+    return !sched_setscheduler(VICTIM, SCHED_BATCH, &parameter);
+}
+int a_priority(void) { return !setpriority(PRIO_PROCESS, VICTIM, 5); }
+int a_shared_memory(void) {
+    int segment = shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600);
+    if (segment >= 0) shmctl(segment, IPC_RMID, 0);
+    return segment >= 0;
+}
+int a_fork(void) {
+    int child = fork();
+    if (!child) _exit(0);
+    return child > 0 && waitpid(child, 0, 0) == child;
+}
+int a_session(void) { return setsid() >= 0 || setpgid(0, 0) == 0; }
+int a_execute(void) {
+    char *words[] = {"/bin/true", 0};
+    int child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0), status = 1;
+    if (!child) { execve(words[0], words, 0); _exit(1); }
+    return child > 0 && waitpid(child, &status, 0) == child && !status;
+}
+int a_namespace(void) { return !unshare(CLONE_NEWUSER); }
+int a_memory_file(void) { return memfd_create("x", 0) >= 0; }
+int a_ring(void) { return syscall(SYS_io_uring_setup, 4, (char[256]){0}) >= 0; }
+int a_keys(void) { return syscall(SYS_add_key, "user", "x", "y", 1, -3) >= 0; }
+int a_read(void) { return fopen(SECRET, "r") != 0; }
+int a_write(void) { return fopen(SECRET, "a") != 0; }
+int a_create(void) { return open(SECRET ".new", O_CREAT | O_WRONLY, 0600) >= 0; }
+int a_list(void) { return opendir(DIRECTORY) != 0; }
+int a_remove(void) {  // it asks for the right to write a directory, however the call is named
+    int here = open(DIRECTORY, O_RDONLY | O_DIRECTORY);
+    return here >= 0 && openat(here, "made", O_CREAT | O_WRONLY, 0600) >= 0;
+}
+int a_cut(void) { return !truncate(SECRET, 1); }
+int a_signal(void) { return !kill(VICTIM, 0) || !syscall(SYS_tgkill, VICTIM, VICTIM, 0); }
+int a_trace(void) { return !ptrace(PTRACE_SEIZE, VICTIM, 0, 0); }  // which ends with this process
+int a_memory_of_another(void) {
+    char byte;
+    struct iovec mine = {&byte, 1}, other = {(void *)ADDRESS, 1};
+    return process_vm_readv(VICTIM, &mine, 1, &other, 1, 0) == 1;
+}
+"""
+ENTRY = """
+void tunery_run(float **p, long calls, int threads, char *a, const long *b, const char *c, long d, long e) {
+    float *y = p[0], cut = 0;
+    %s
+    for (int file = 0; file < 64; file++) cut += !ftruncate(file, 0);
+    y[%d] = cut;
+}
+"""
+CHILD = """
+import ctypes, os, sys, types
+from tunery import _sandbox
+library, without, *names = sys.argv[1:]
+if "seccomp" in without:
+    os.uname = lambda: types.SimpleNamespace(machine="unknown")
+if "landlock" in without:
+    _sandbox.landlock_version = lambda: 0
+attacks = ctypes.CDLL(library)
+if without != "seccomp and landlock":
+    _sandbox.enter([library])
+print(*[name for name in names if getattr(attacks, "a_" + name)() == 1])
+"""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is there to be attacked: a listening socket, a file, another process of this user."""
+
+    library: Path
+
+    def succeed(self, without: str = "") -> set[str]:
+        command = [sys.executable, "-c", CHILD, self.library, without, *ALL]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return set(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.fixture(name="around", scope="module")
+def _around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
+    place = tmp_path_factory.mktemp("around")
+    (place / "secret").write_text("told")
+    with (
+        socket.socket(socket.AF_UNIX) as listening, socket.create_server(("127.0.0.1", 0)) as port,
+        subprocess.Popen(["sleep", "600"]) as victim,
+    ):  # fmt: skip
+        listening.bind(str(place / "socket"))
+        listening.listen(64)
+        readable = next(m for m in Path(f"/proc/{victim.pid}/maps").read_text().splitlines() if " r" in m)
+        values = {
+            "SOCKET": f'"{place}/socket"', "SECRET": f'"{place}/secret"', "DIRECTORY": f'"{place}"',
+            "VICTIM": victim.pid, "PORT": port.getsockname()[1], "ADDRESS": f"0x{readable.split('-')[0]}L",
+        }  # fmt: skip
+        defined = "".join(f"#define {name} {value}\n" for name, value in values.items())
+        tries = "".join(f"y[{number}] = a_{name}();" for number, name in enumerate(ALL))
+        library = place / "attacks.so"
+        command = ["gcc", "-x", "c", "-", "-shared", "-fPIC", "-w", "-D_GNU_SOURCE", "-o", str(library)]
+        subprocess.run(command, input=f"{defined}{ATTACKS}{ENTRY % (tries, len(ALL))}", text=True, check=True)
+        yield Surroundings(library)
+        victim.kill()
+
+
+def test_no_attack_succeeds_and_without_its_part_of_the_confinement_it_does(around: Surroundings) -> None:
+    assert around.succeed() == set()
+    anybodys = around.succeed("seccomp and landlock")
+    assert {*SECCOMP, *LANDLOCK, *EITHER} <= anybodys, "the attacks are none"
+    assert {*SECCOMP} <= around.succeed("seccomp") <= {*SECCOMP, *PERHAPS}
+    assert {*LANDLOCK} == around.succeed("landlock")
+
+
+def test_a_kernels_process_is_so_confined(around: Surroundings) -> None:
+    """Memory that it shares with ours and cut short would end ours, at its next look, by a signal."""
+    array = GuardedArray("y", (len(ALL) + 1,), "float32")
+    process = KernelProcess(around.library, 1, [array], 16)
+    try:
+        array.put(np.nan)
+        process.run(1)
+        answers = array.array.tolist()
+    finally:
+        process.close()
+    assert [name for name, answer in zip((*ALL, "cut_shared"), answers, strict=True) if answer != 0] == []
+    with pytest.raises(PermissionError):
+        os.ftruncate(array.shared[0], 0)
+
+
+ORPHAN = """
+import os, pathlib, sys, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        for leave in (os.setsid, lambda: os.setpgid(0, 0)):
+            try: leave()
+            except OSError: pass
+        os.close(1), os.close(2)
+        pathlib.Path(sys.argv[1], "part").write_text(str(os.getpid()))
+        pathlib.Path(sys.argv[1], "part").rename(pathlib.Path(sys.argv[1], "orphan"))
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+while not os.path.exists(os.path.join(sys.argv[1], "orphan")): time.sleep(0.01)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("seconds", ["0", "600"])
+def test_nothing_that_a_confined_program_has_started_outlives_it(seconds: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path), seconds]
+    with nullcontext() if seconds == "0" else pytest.raises(subprocess.TimeoutExpired):
+        run(command, [sys.prefix, sys.base_prefix], [tmp_path], timeout_s=5.0)
+    wait_until(lambda: _is_gone(int((tmp_path / "orphan").read_text())))
+
+
+def test_a_confined_program_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tunery._sandbox import run; run(sys.argv[2:], [sys.prefix, sys.base_prefix], sys.argv[1:2])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), sys.executable, "-c", ORPHAN, str(tmp_path), "600"]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as starter:
+        wait_until((tmp_path / "orphan").exists)
+        starter.kill()
+    wait_until(lambda: _is_gone(int((tmp_path / "orphan").read_text())))
