@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -10,15 +11,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from daemon_tools import PATIENCE_S, Client, Daemon, raced, request, state_of, wait_until
 from second_user import needs_root, other_starts, shared_place
 
-from tunery._errors import UsageError
+from tunery._errors import TuneryError, UsageError
 from tunery.domain import JobState
-from tunery.domain.request import Progress, ShareRequest
+from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.store import open_store
 
 pytestmark = pytest.mark.jobs
@@ -240,3 +242,25 @@ def test_the_commands_against_a_daemon(daemon: Daemon) -> None:
     assert "cancelled" in tunery("show", job)
     assert "cancelled already" in tunery("cancel", job, code=2)
     assert "priority is -3" in tunery("submit", "fake:cli", "--dialect", "fake", "--priority", "-3", code=2)
+
+
+def test_a_store_that_was_deleted_ends_the_service_with_a_sentence(tmp_path: Path) -> None:
+    running = Daemon(tmp_path)
+    asked = request(f"{LONG}&seed=7", 4000)
+    threading.Thread(target=partial(ended_by_the_store, running, asked), daemon=True).start()
+    wait_until(lambda: raced(tmp_path).total() > 4)
+    for one in tmp_path.glob("store.db*"):
+        one.unlink()
+    assert running.process.stderr is not None
+    with running.process.stderr as errors:
+        said = errors.read()
+    assert running.process.wait(PATIENCE_S) != 0
+    kept = re.search(r"was deleted while it was in use; what it held.* is in (\S+\.rescued-\S+): move", said)
+    assert kept is not None, said
+    with open_store(kept[1]) as store:
+        assert len(list(store.records())) > 4
+
+
+def ended_by_the_store(running: Daemon, asked: Request) -> None:
+    with suppress(TuneryError):
+        running.client.submit(asked, ShareRequest())

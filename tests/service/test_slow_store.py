@@ -94,3 +94,14 @@ def test_a_job_that_is_cancelled_while_its_record_hangs_keeps_the_record_and_its
                 assert sum(charge.core_s for charge in charges) == pytest.approx(status.spend.core_s)
 
     run(main())
+
+
+def test_a_service_whose_store_was_deleted_is_not_ready(tmp_path: Path) -> None:
+    async def main() -> None:
+        with HangingStore(tmp_path / "store.db") as store:
+            async with JobManager(store) as room:
+                assert room.obstacle() == ""
+                (tmp_path / "store.db").unlink()
+                assert "was deleted while it was in use; start the service again" in room.obstacle()
+
+    run(main())

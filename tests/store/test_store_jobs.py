@@ -15,7 +15,7 @@ from store_samples import HERE, record, task
 
 from tunery._errors import LostJobError, NothingFoundError, StoreError
 from tunery.domain import JobState, Spend, TaskState
-from tunery.store import Charge, Store, open_store
+from tunery.store import Charge, OtherVersionError, Store, open_store
 from tunery.store.database import lease, schema
 from tunery.store.database.codec import encode
 
@@ -255,3 +255,18 @@ def test_a_job_says_why_it_waits_once_and_only_while_it_waits(store: Store) -> N
     assert store.acquire_job(at_work)
     store.explain_job(at_work, "its host is away")
     assert store.job(at_work).message == ""
+
+
+def test_two_versions_do_not_work_on_one_store(url: str) -> None:
+    with open_store(url) as old, open_store(url) as new:
+        job, waits = (old.create_job({**REQUEST, "seed": seed}).job_id for seed in range(2))
+        assert old.acquire_job(job)
+        old.check_version()
+        earlier = encode(replace(lease.this_process(), version="0.0.1"))
+        taken = sa.update(schema.jobs).where(schema.jobs.c.job_id == job)
+        old.write(lambda connection: connection.execute(taken.values(owner=earlier)))
+        for ask in (new.check_version, lambda: new.acquire_job(waits)):
+            with pytest.raises(OtherVersionError, match=rf"tunery 0\.0\.1 .* works on job {job}.*end that one first"):
+                ask()
+        old.write(lambda connection: connection.execute(taken.values(owner=sa.null())))
+        assert new.acquire_job(waits)

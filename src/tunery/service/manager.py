@@ -29,7 +29,7 @@ from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.runner import JobRunner, log_state
 from tunery.service.stored_jobs import ChangedJobError
-from tunery.store import Store, new_job_id
+from tunery.store import OtherVersionError, Store, new_job_id
 
 _MOST_WAITING = 10_000
 _STORE_AGAIN_S = 5.0
@@ -260,6 +260,8 @@ class JobManager:
 
     def obstacle(self) -> str:
         """Say what keeps jobs from being worked on, "" where nothing is known to."""
+        if why := self.store.moved():
+            return f"{why}; start the service again"
         controls = (runtime.engine.control for runtime in self.runner.runtimes)
         return next(filter(None, (control.obstacle() for control in controls if control)), "")
 
@@ -338,6 +340,9 @@ class JobManager:
                 await self._end_as(job_id, entry, entry.ending())
             else:
                 await self._fail(job_id, entry, entry.used_up)
+        except OtherVersionError as error:  # it waits until one version is left
+            with suppress(StoreError):
+                await self.store.write(partial(Store.explain_job, job_id=job_id, why=str(error)))
         except ChangedJobError as error:
             if entry.found_s:
                 await self._end_as(job_id, entry, JobState.QUEUED, self._adoption.leave(job_id, error))
@@ -374,6 +379,8 @@ class JobManager:
                 except LostJobError:  # how it ends is said where it went on
                     return
                 except StoreError:
+                    if self.store.moved():  # it is gone for good, and `serve` ends
+                        return
                     await asyncio.sleep(_STORE_AGAIN_S)
                 else:
                     return

@@ -3,7 +3,7 @@
 from tunery.store._accounts import StoredAccount, StoredToken
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
-from tunery.store._jobs import new_job_id
+from tunery.store._jobs import OtherVersionError, new_job_id
 from tunery.store._ledger import Charge
 from tunery.store._months import MonthMoney, MonthPart
 from tunery.store._store import AsyncStore, Store, missing, open_store
@@ -26,6 +26,7 @@ __all__ = [
     "MonthMoney",
     "MonthPart",
     "Offer",
+    "OtherVersionError",
     "Skipped",
     "Standing",
     "Store",

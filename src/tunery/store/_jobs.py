@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, RowMapping
 from typing_extensions import override
 
-from tunery._errors import LostJobError, NothingFoundError
+from tunery._errors import LostJobError, NothingFoundError, StoreError
 from tunery.domain import JobState, JobStatus, canonical_json, digest
 from tunery.store._events import insert_event, lost_job
 from tunery.store.database import schema
@@ -24,6 +24,10 @@ from tunery.store.database.news import announce
 _NOT_IDENTITY = frozenset({"budget", "options", "queue", "store"})
 _OVER = (JobState.DONE.value, JobState.CANCELLED.value)
 _jobs = schema.jobs
+
+
+class OtherVersionError(StoreError):
+    """Another version of tunery works on a job of the store."""
 
 
 class Jobs(Database):
@@ -207,10 +211,28 @@ class Jobs(Database):
         if self.lost(row):
             raise lost_job(row["job_id"])
 
+    def check_version(self) -> None:
+        """Raise OtherVersionError while a process of another version of tunery works on a job of this store."""
+        self.read(self._check_version)
+
+    def _check_version(self, connection: Connection) -> None:
+        query = sa.select(_jobs.c.job_id, _jobs.c.owner, _jobs.c.heartbeat_at).where(_jobs.c.owner.is_not(sa.null()))
+        for row in _all(connection, query):
+            owner = _live_owner(connection, row)
+            if owner is not None and owner.version != self._owner.version:
+                raise OtherVersionError(
+                    f"tunery {owner.version} (process {owner.pid}) works on job {row['job_id']} of the store "
+                    f"{self.place}, and this is tunery {self._owner.version}; end that one first, or use its version"
+                )
+
     def acquire_job(self, job_id: str) -> bool:
-        """Become the owner of a job, which is running from then on; False if it is over or a live process owns it."""
+        """Become the owner of a job, which is running from then on; False if it is over or a live process owns it.
+
+        Raises OtherVersionError as `check_version` does: two versions may not understand each other's jobs.
+        """
 
         def acquire(connection: Connection) -> Owner | None:
+            self._check_version(connection)
             row = _row(connection, job_id, self.place)
             if row["state"] in _OVER or _live_owner(connection, row) is not None:
                 return None

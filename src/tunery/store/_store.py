@@ -99,6 +99,9 @@ class AsyncStore:
     def place(self) -> str:
         return self._store.place
 
+    def moved(self) -> str:
+        return self._store.moved()
+
     async def read(self, work: Callable[[Store], T]) -> T:
         """Return what `work` reads; beside other reads and writes."""
         given_up = threading.Event()

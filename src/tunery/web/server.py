@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
 _FORGET_S = 3600.0
 _LOOK_S = 10.0  # between looks for jobs that other processes left
+_LOOK_FILE_S = 1.0  # between looks at the store's file
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ def serve(  # noqa: PLR0917 - what a command is given
 
     files.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open_store(store) as opened:
+        opened.check_version()
         asyncio.run(run(opened))
 
 
@@ -136,6 +138,7 @@ def serve_user(store: str, path: Path, files: Path, strategy: str, on_ready: Cal
             await _serve(manager, create_app(manager, files, local=True), listening, on_ready)
 
     with open_store(store) as opened, own_socket(path) as listening:
+        opened.check_version()
         asyncio.run(run(opened, listening))
 
 
@@ -161,13 +164,14 @@ async def _serve(
     if serving.done():
         await serving  # raises why it did not start
     on_ready(await manager.recover())
-    looking = asyncio.create_task(_take_over(manager))
+    beside = [asyncio.create_task(_take_over(manager)), asyncio.create_task(_watch_store(manager, stop))]
     try:
         await serving
     finally:
-        looking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await looking
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+    await manager.store.read(lambda store: store.check_file())
 
 
 class _Server(uvicorn.Server):
@@ -185,6 +189,12 @@ async def _forget(manager: JobManager, files: Path, keep_days: float) -> None:
             if gone:
                 _log.info("%d events and files older than %g days were deleted", gone, keep_days)
         await asyncio.sleep(_FORGET_S)
+
+
+async def _watch_store(manager: JobManager, stop: Callable[[], None]) -> None:
+    while not manager.store.moved():
+        await asyncio.sleep(_LOOK_FILE_S)
+    stop()
 
 
 async def _take_over(manager: JobManager) -> None:

@@ -122,7 +122,7 @@ class Database:
         """
 
         def attempt() -> T:
-            if why := self._moved():
+            if why := self.moved():
                 raise StoreError(f"{why}; end this command, and give it again")
             with self._one_reader, self._reader.begin() as connection:
                 return work(connection)
@@ -151,16 +151,22 @@ class Database:
             except DBAPIError as error:
                 if number is None or not is_lost(error) or not self._was_committed(number):
                     raise
-            if why := self._moved():
+            if why := self.moved():
                 raise self._rescued(why, None)
             return result
 
     def _check_place(self) -> None:
-        if why := self._moved():
+        if why := self.moved():
             raise MovedError(why)
 
-    def _moved(self) -> str:
+    def moved(self) -> str:
+        """Return what has become of the store's file since it was opened, "" where nothing has."""
         return "" if self._file is None else self._file.moved()
+
+    def check_file(self) -> None:
+        """Raise StoreError where the store's file was deleted or replaced; it names the file with what that held."""
+        if why := self.moved():
+            raise self._rescued(why, None)
 
     def _rescued(self, why: str, work: Callable[[Connection], object] | None) -> StoreError:
         """Keep beside the store all that its file held, and what is to be written; return the error that says so."""

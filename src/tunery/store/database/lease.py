@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -23,12 +24,14 @@ class Owner:
     """A process on a host; `token` tells apart several openers of the store within one process.
 
     `lease` grows with every acquisition of a job, whoever acquires: it tells an owner's lease from an earlier one.
+    `version` is that of its tunery.
     """
 
     host: str
     pid: int
     started: float
     token: str
+    version: str
     lease: int = 0
 
     def same(self, other: "Owner | None") -> bool:
@@ -36,7 +39,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    return Owner(_host(), os.getpid(), psutil.Process().create_time(), uuid.uuid4().hex)
+    return Owner(_host(), os.getpid(), psutil.Process().create_time(), uuid.uuid4().hex, version("tunery"))
 
 
 def lives(owner: Owner, heartbeat_at: float, now: Callable[[], float] = time.time) -> bool:
