@@ -47,6 +47,7 @@ def _own_places_for_shared_fixtures(tmp_path_factory: pytest.TempPathFactory) ->
     with pytest.MonkeyPatch.context() as patch:
         for name in USERS:
             patch.delenv(name)
+        patch.setenv("TUNERY_TEST_DIALECTS", "on")
         patch.setenv("TUNERY_CACHE", str(places / "cache"))
         patch.setenv("XDG_DATA_HOME", str(places / "data"))
         patch.setenv("XDG_CONFIG_HOME", str(places / "config"))
@@ -56,6 +57,7 @@ def _own_places_for_shared_fixtures(tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(autouse=True)
 def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a cache and a default store of its own: none reads or fills those of the user."""
+    monkeypatch.setenv("TUNERY_TEST_DIALECTS", "on")
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", f"{tmp_path}-config")  # beside: what a test leaves is looked at

@@ -114,9 +114,8 @@ def stock_file(work: Path) -> Path:
 
 def stock_config(target: Target) -> dict[str, Any]:
     """Return a target as stock has it: without the compiler's options that tunery sets."""
-    from tunery.dialects.metaschedule.target import OWN
-
-    return {name: value for name, value in target.config.items() if name not in OWN}
+    own = {"opt-level", "unswitch", "vector-width"}
+    return {name: value for name, value in target.config.items() if name not in own}
 
 
 @dataclass(frozen=True, slots=True)

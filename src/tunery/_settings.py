@@ -28,6 +28,7 @@ class Settings:
     unconfined_kernels: bool = False
     server: str = ""
     token: str = ""
+    test_dialects: bool = False
 
 
 def choose_engine(name: str) -> None:

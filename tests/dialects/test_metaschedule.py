@@ -197,7 +197,9 @@ class TestMetaScheduleContract(DialectContract):
         *((name, value) for name in ("num-cores", "opt-level", "vector-width")
           for value in ("9e18", "-1", "NaN", "1.5", "true", '"2"', "[]", "9" * 4000)),
         ("num-cores", "0"), ("vector-width", "0"), ("opt-level", "4"), ("mattr", '"+avx"'), ("mattr", "[1]"),
-        ("cl-opt", json.dumps(["-x"] * 100)), ("tag", f'"{"x" * 5000}"'), ("tag", '"\\u001b[31m"'),
+        ("mattr", '["+quick"]'),
+        ("unswitch", "1"), ("cl-opt", '["-enable-nontrivial-unswitch=true"]'), ("tag", '"x"'), ("libs", '["mkl"]'),
+        ("mtriple", '"x86_64-linux-gnu"'),
         ("host", '{"kind": "llvm"}'), ("device", "{}"), ("nonsense", "1"), ("x" * 5000, "true"),
     ])  # fmt: skip
     def test_every_field_of_a_target_has_a_range(self, dialect: Dialect, name: str, value: str) -> None:

@@ -1,5 +1,6 @@
 """A service of the fake dialect in this process, asked without a network."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tunery.service.manager import JobManager
 from tunery.store import StoredAccount, StoredToken, open_store
@@ -55,3 +57,17 @@ async def site_in(directory: Path) -> AsyncIterator[Site]:
 
 
 Serve = Callable[[Callable[[Site], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """Runs a coroutine on a service of its own."""
+
+    def run(work: Callable[[Site], Awaitable[None]]) -> None:
+        async def main() -> None:
+            async with site_in(tmp_path) as site:
+                await asyncio.wait_for(work(site), PATIENCE_S)
+
+        asyncio.run(main())
+
+    return run

@@ -35,7 +35,7 @@ def task(name: str = "conv", *, target: str = "cpu", threads: int = 2, weight: i
     """A task whose workload is named by `name`."""
     specs = (TensorSpec("x", (1, 64, 56, 56), "float32"), TensorSpec("y", (1, 64, 56, 56), "float32"))
     workload = Workload(f"key-of-{name}", name, kind, f"program of {name} " * 20, specs, 1, 2.31e8)
-    return Task(workload, Target("fake", {"kind": target, "attrs": ["a", 1]}, threads), weight)
+    return Task(workload, Target("fake", {"kind": target, "mattr": ["+a", "-c"]}, threads), weight)
 
 
 def record(

@@ -58,8 +58,8 @@ def test_tasks_are_found_by_workload_and_kind(store: Store) -> None:
 
 
 def test_tasks_are_found_by_the_start_of_a_key_that_means_only_one(store: Store) -> None:
-    for each in (CONV, task("mm", kind="dense")):
-        store.add_record(each, record(each))
+    for number, each in enumerate((CONV, task("mm", kind="dense"))):
+        store.add_record(each, record(each, f"c{number}"))
     assert store.tasks_like(CONV.key[:6]) == store.tasks_like(CONV.key) == [CONV]
     assert store.tasks_like(CONV.workload.key) == [CONV]
     with pytest.raises(NothingFoundError, match="extract its network"):

@@ -3,7 +3,7 @@
 The group `tunery.files` says by a file name's ending which dialect such a model belongs to, if not to all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -53,6 +53,7 @@ __all__ = [
     "get_dialect",
     "graph_nodes",
     "installed_dialects",
+    "is_scripted",
     "labels",
     "named_dialect",
     "open_built",
@@ -83,6 +84,12 @@ def check_dialect(name: str) -> None:
     names = installed_dialects()
     if name not in names:
         raise UsageError(f"unknown dialect {name!r}; installed: {', '.join(names)}")
+
+
+def is_scripted(model: str, dialects: Iterable[str]) -> bool:
+    """Tell whether a model or one of some dialects is of a test kit: a script that its name holds says what it does."""
+    names = {named_dialect(model), *dialects} & _entries().keys()
+    return any(_entries()[name].module.startswith("tunery.testing") for name in names if name)
 
 
 def installed_dialects() -> list[str]:

@@ -7,6 +7,7 @@ from tunery.accounting.meter import check_effort
 from tunery.accounting.prices import load_prices
 from tunery.dialects import check_dialect, named_dialect
 from tunery.domain import MOST
+from tunery.domain.closed_target import check_target
 from tunery.domain.request import MOST_PRIORITY, MOST_SHAPES, Request, ShareRequest
 from tunery.runtime.spec import RuntimeSpec
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
@@ -63,6 +64,7 @@ def check_limits(request: Request) -> None:
         raise UsageError(f"a latency target of {request.latency_target_s:g} s cannot be met; write for example 12ms")
     if not 0 <= request.seed <= _LARGEST_SEED:
         raise UsageError(f"the seed is not between 0 and {_LARGEST_SEED}")
+    check_target(request.target)
     for name, text in (("model", request.model), ("target", request.target), ("price sheet", request.prices)):
         _check_text(name, text)
     _check_name(request.model)

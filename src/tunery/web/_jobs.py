@@ -15,6 +15,7 @@ from fastapi import Path as InPath
 from fastapi.responses import StreamingResponse
 
 from tunery._errors import NothingFoundError, UsageError
+from tunery.dialects import is_scripted
 from tunery.domain import DEFAULT_KIND, Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
@@ -311,6 +312,8 @@ async def model_of(
         NothingFoundError: this account never uploaded it.
     """
     model = request.model
+    if is_scripted(model, request.dialects) and not service.scripted:
+        raise RefusedError(422, "dialect", f"the dialect {request.dialect!r:.60} is for tests; name another one")
     if re.fullmatch(DIGEST, model):
         digest = model.removeprefix("sha256:")
         return str(await model_path(service, caller.account.name, digest, weights, name))

@@ -29,6 +29,7 @@ manage accounts. Each includes those before it."""
 class Service:
     """One running service: `files` is the directory of uploads and of what is delivered.
 
+    Dialects of a test kit are open to accounts of a `scripted` one only.
     A `local` one is for the user who runs it, and for nobody else: it needs no token, and may name files of theirs.
     One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
     A job with a key of its client's is submitted by who holds its lock in `keyed`, one POST at a time.
@@ -38,6 +39,7 @@ class Service:
     files: Path
     hub: Hub
     local: bool = False
+    scripted: bool = False
     record_import: asyncio.Lock = field(default_factory=asyncio.Lock)
     keyed: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from tunery._settings import settings
 from tunery.service.manager import JobManager
 from tunery.web import _files, _jobs, _knowledge, _operations, _people
 from tunery.web._hub import Hub
@@ -23,7 +24,7 @@ def create_app(manager: JobManager, files: Path, *, local: bool = False) -> Fast
         title="tunery", version="1", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
         description="Tuned and verified implementations of a network's operators.",
     )  # fmt: skip
-    app.state.service = Service(manager, files.resolve(), Hub(manager), local)
+    app.state.service = Service(manager, files.resolve(), Hub(manager), local, settings().test_dialects)
     add_handlers(app)
     app.add_middleware(BodyLimit)
     for router in (*(part.router for part in (_jobs, _files, _knowledge, _people, _operations)), *ROUTERS):

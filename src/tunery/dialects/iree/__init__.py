@@ -10,7 +10,6 @@ flags, network  sets of flags, one file of a whole network
 kernel          IREE's runtime in this process
 """
 
-import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -64,10 +63,12 @@ from tunery.domain import (
     digest,
     merged_tasks,
 )
+from tunery.domain.closed_target import read_target
 
 _BUILD = "3"
 """Counts changes of how networks become tasks, or configurations become code."""
 _KIND = "llvm-cpu"
+_EXAMPLE = f'{{"kind": "{_KIND}", "mcpu": "znver4"}}'
 _DEFAULT = canonical_json({"default": True})
 _REFERENCE = canonical_json({"reference": True})
 _TILES, _COMPILED = "tiles", "compiled"
@@ -106,7 +107,7 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
         _check_threads(spec, threads)
         if spec == "native":
             return Target(self.name, {"kind": _KIND, "mcpu": tools.native_processor()}, threads)
-        config = _told(spec, {"mcpu": str})
+        config = read_target(spec, _KIND, ["mcpu"], _EXAMPLE)
         tools.device_line(config)
         return Target(self.name, config, threads)
 
@@ -117,7 +118,7 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
         if spec == "native":
             config = {"kind": _KIND, **arm.native(device.facts, tools.instructions)}
         else:
-            config = {"mtriple": arm.TRIPLE, **_told(spec, {"mcpu": str, "mtriple": str, "mattr": list})}
+            config = {"mtriple": arm.TRIPLE, **read_target(spec, _KIND, ["mcpu", "mtriple", "mattr"], _EXAMPLE)}
             if config["mtriple"] != arm.TRIPLE or config["mcpu"] not in ARM_NAMES:
                 known = ", ".join(sorted(ARM_NAMES))
                 raise TargetError(f"{spec!r:.60} is no ARM processor that is known here; use native, or one of {known}")
@@ -297,28 +298,6 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
 def _check_threads(spec: str, threads: int) -> None:
     if threads < 1:
         raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
-
-
-def _told(spec: str, fields: Mapping[str, type]) -> dict[str, Any]:
-    """Return the target that the name of a processor or a JSON object describes, by some of these fields.
-
-    Raises:
-        TargetError: it is none.
-    """
-    if not spec.lstrip().startswith("{"):
-        return {"kind": _KIND, "mcpu": spec}
-    try:
-        config: dict[str, Any] = json.loads(spec)
-        known = config["kind"] == _KIND and isinstance(config["mcpu"], str) and config.keys() <= {"kind", *fields}
-        known = known and all(isinstance(config[name], kind) for name, kind in fields.items() if name in config)
-        known = known and all(isinstance(one, str) for one in config.get("mattr", ()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        known = False
-    if not known:
-        raise TargetError(
-            f'unknown target {spec!r:.60}; use native, a name, or an object as {{"kind": "{_KIND}", "mcpu": "znver4"}}'
-        )
-    return config
 
 
 def _workload(dispatch: Dispatch) -> Workload:

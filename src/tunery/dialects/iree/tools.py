@@ -13,12 +13,12 @@ from tunery._environments import check_environment, environment_python, site_pac
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery._processor import ARM_BEGINNINGS
 from tunery._sandbox import run
+from tunery.domain.closed_target import closed
 
 NAME, VERSION = "iree", "3.13.0"
 REQUIREMENTS = (f"iree-base-compiler[onnx]=={VERSION}", f"iree-base-runtime=={VERSION}")
 OPSET = "17"
 """The importer is made for this version of ONNX's operators: it upgrades what is older."""
-_PROCESSOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")
 _PROBE = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n"
 
 
@@ -56,20 +56,18 @@ def _run(
 
 
 def cpu_flags(config: Mapping[str, Any]) -> tuple[str, ...]:
+    config = closed(config)
     flags = ["--iree-hal-target-backends=llvm-cpu"]
     if "mtriple" in config:
         flags.append(f"--iree-llvmcpu-target-triple={config['mtriple']}")
     flags.append(f"--iree-llvmcpu-target-cpu={config['mcpu']}")
     if config.get("mattr"):
-        flags.append(f"--iree-llvmcpu-target-cpu-features={','.join(config['mattr'])}")
+        flags.append(f"--iree-llvmcpu-target-cpu-features={','.join(map(str, config['mattr']))}")
     return tuple(flags)
 
 
 def device_line(config: Mapping[str, Any]) -> str:
     """Return how a module at the phase `flow` names the device, for a target's processor."""
-    for word in (config["mcpu"], *config.get("mattr", ())):
-        if not _PROCESSOR.fullmatch(word.removeprefix("+")):
-            raise TargetError(f"{word!r:.60} is no name of a processor; write native, or another name")
     return _device_line(cpu_flags(config))
 
 

@@ -9,7 +9,6 @@ delivery       the best one as a file
 opencl         the dialect of those in OpenCL
 """
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -56,6 +55,7 @@ from tunery.domain import (
     canonical_json,
     digest,
 )
+from tunery.domain.closed_target import read_target
 
 if TYPE_CHECKING:
     from tunery.dialects.kernels.kernel import BuiltKernel
@@ -306,16 +306,8 @@ class KernelsDialect(UsersKernels, CrossCompiler):
             raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
         if spec == "native":
             return Target(self.name, {"kind": "c", "mcpu": native_processor()}, threads)
-        try:
-            config = json.loads(spec)
-            known = config["kind"] == "c" and config.keys() == {"kind", "mcpu"} and isinstance(config["mcpu"], str)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            known = False
-        if not known:
-            raise TargetError(
-                f'unknown target {spec!r:.60}; use native, or an object as {{"kind": "c", "mcpu": "..."}}'
-            )
-        defined(Processor(config["mcpu"]))
+        config = read_target(spec, "c", ["mcpu"], '{"kind": "c", "mcpu": "..."}')
+        defined(Processor(str(config["mcpu"])))
         return Target(self.name, config, threads)
 
     @override

@@ -16,6 +16,7 @@ from tunery._errors import DialectError, TargetError
 from tunery._sandbox import run
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification
+from tunery.domain.closed_target import closed
 
 _FLAGS = ("-O3", "-fopenmp")
 _CHECKED = ("-Werror=incompatible-pointer-types", "-Werror=implicit-function-declaration", "-Werror=int-conversion")
@@ -72,7 +73,8 @@ class Processor:
 
 
 def processor_of(config: Mapping[str, Any]) -> Processor:
-    return Processor(config["mcpu"], config.get("machine", ""))
+    fields = closed(config)
+    return Processor(str(fields["mcpu"]), str(fields.get("machine", "")))
 
 
 @cache

@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tunery._errors import TargetError
 from tunery.domain import Record, Task, TensorSpec
+from tunery.domain.closed_target import closed
 
 _KEY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,127}")  # it may become a file's name
 _DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -49,7 +51,7 @@ def check_task(task: Task, networks: Mapping[str, str]) -> None:
     _check("workload.flop", work.flop, lambda flop: 0 <= flop <= _MOST_FLOP)
     _check("target.dialect", target.dialect, _is_key)
     _check("target.threads", target.threads, lambda threads: 1 <= threads <= _MOST_THREADS)
-    _check("target.config", dict(target.config), lambda config: len(repr(config)) <= _LONGEST_TEXT)
+    _check("target.config", dict(target.config), _is_closed)
     _check("weight", task.weight, lambda weight: 1 <= weight <= _LARGEST_WEIGHT)
     for digest, name in networks.items():
         _check("the digest of a network", digest, _is_key)
@@ -95,6 +97,14 @@ def check_devices(devices: Mapping[str, Mapping[str, Any]]) -> None:
 def fit_name(text: str) -> str:
     """Return a network's name as an import takes it: earlier versions stored names that none does."""
     return "".join(char if char.isprintable() else "?" for char in text)[:_LONGEST_NAME] or "?"
+
+
+def _is_closed(config: Mapping[str, object]) -> bool:
+    try:
+        closed(config)
+    except TargetError:
+        return False
+    return True
 
 
 def _check_spec(spec: TensorSpec) -> None:

@@ -5,7 +5,6 @@ compilation    builds one; arrays, kernel: runs it on the GPU's stream; delivery
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -25,10 +24,10 @@ from tunery.dialects.kernels import UsersKernels
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Target, Task
+from tunery.domain.closed_target import read_target
 
 _BUILD = "1"
 """Counts changes of how a configuration becomes a kernel."""
-_ARCH = re.compile(r"sm_[1-9][0-9]{1,2}[af]?")
 _EXAMPLE = '{"kind": "cuda", "arch": "sm_90"}'
 _LOOK_S = 60.0
 
@@ -76,13 +75,7 @@ class CudaDialect(UsersKernels):
                 return Target(self.name, {"kind": "cuda", "arch": find().arch}, threads)
             except DialectError as error:
                 raise TargetError(f"{error}; to compile without one, name its kind: --target '{_EXAMPLE}'") from error
-        try:
-            config = json.loads(spec)
-            known = config["kind"] == "cuda" and config.keys() == {"kind", "arch"} and _ARCH.fullmatch(config["arch"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            known = None
-        if not known:
-            raise TargetError(f"unknown target {spec!r:.60}; use native, or an object as {_EXAMPLE}")
+        config = read_target(spec, "cuda", ["arch"], _EXAMPLE)
         return Target(self.name, config, threads)
 
     @override

@@ -1,0 +1,3 @@
+from web_tools import serve
+
+__all__ = ["serve"]
