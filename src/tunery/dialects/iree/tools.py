@@ -56,13 +56,13 @@ def _run(
 
 
 def cpu_flags(config: Mapping[str, Any]) -> tuple[str, ...]:
-    config = closed(config)
+    closed(config)
     flags = ["--iree-hal-target-backends=llvm-cpu"]
     if "mtriple" in config:
         flags.append(f"--iree-llvmcpu-target-triple={config['mtriple']}")
     flags.append(f"--iree-llvmcpu-target-cpu={config['mcpu']}")
     if config.get("mattr"):
-        flags.append(f"--iree-llvmcpu-target-cpu-features={','.join(map(str, config['mattr']))}")
+        flags.append(f"--iree-llvmcpu-target-cpu-features={','.join(config['mattr'])}")
     return tuple(flags)
 
 
