@@ -87,9 +87,9 @@ def check_dialect(name: str) -> None:
 
 
 def is_scripted(model: str, dialects: Iterable[str]) -> bool:
-    """Tell whether a model or one of some dialects is of a test kit: a script that its name holds says what it does."""
+    """Tell whether a model or one of some dialects is of a test kit: what its name holds says what it does."""
     names = {named_dialect(model), *dialects} & _entries().keys()
-    return any(_entries()[name].module.startswith("tunery.testing") for name in names if name)
+    return any(_entries()[name].load().scripted for name in names if name)
 
 
 def installed_dialects() -> list[str]:

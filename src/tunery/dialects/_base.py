@@ -49,6 +49,8 @@ class Dialect(ABC):
     """The kind of device that its kernels run on."""
     runs_users_code: ClassVar[bool] = False
     """Whether its candidates are programs that users wrote: then no process runs those of two jobs."""
+    scripted: ClassVar[bool] = False
+    """Whether it does what a model's name says, for tests: accounts of a service cannot use it."""
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ _TEXTS = {
     "mcpu": _NAME,
     "arch": re.compile(r"sm_[1-9][0-9]{1,2}[af]?"),
     "machine": re.compile("aarch64"),
-    "mtriple": re.compile("(aarch64|x86_64)-linux-gnu"),
+    "mtriple": re.compile("[a-z0-9_]{1,16}-linux-gnu"),
     "gcc": re.compile(r"[0-9.]{1,16}"),
     "device": _DEVICE,
 }

@@ -43,6 +43,7 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
     """Deterministic, scripted by the network's source (see the package's docstring); needs no compiler."""
 
     name = "fake"
+    scripted = True
 
     def __init__(self) -> None:
         self._clock = NoiseClock()
