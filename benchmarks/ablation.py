@@ -153,7 +153,7 @@ ARMS = {
         ("softmax",), patch=_c_library, touches=((f"{ROOM}.codegen.vector_math", "exponential"),)
     ),
     "code size": Arm(constants=((f"{ROOM}.search.limits", "LARGEST", math.inf),)),
-    "unswitching": Arm(CONVS, ((f"{ROOM}.target", "_OPTIONS", ()),), lowering=True),
+    "unswitching": Arm(CONVS, ((f"{ROOM}.target", "_UNSWITCH", False),), lowering=True),
     "LLVM level 2": Arm(constants=((f"{ROOM}.target", "_OPT_LEVEL", 3),), lowering=True),
     "draft": Arm(constants=((f"{ROOM}.search.proposer", "_LEAST_LESSONS", math.inf),)),
     "shipped cost model": Arm(

@@ -15,7 +15,7 @@ import pytest
 import rival_strategies  # noqa: F401 - adds them
 from job_tools import PATIENCE_S, raced, records_in, request_in
 
-from tunery._errors import EngineError, NothingFoundError, StoreError, UsageError
+from tunery._errors import EngineError, NothingFoundError, StoreError, TargetError, UsageError
 from tunery.domain import JobState, JobStatus, Mode, Record
 from tunery.domain.request import Request, ShareRequest, Trimming
 from tunery.engines.remote.registry import add_host, remove_host
@@ -641,12 +641,10 @@ def test_what_nobody_can_run_is_refused_and_others_go_on(tmp_path: Path) -> None
                 values = {name: getattr(good, name) for name in Request.__dataclass_fields__} | changes
                 with pytest.raises(UsageError, match=reason):
                     await room.submit(Request(**values), claim)
-            nowhere = await room.submit(request_in(tmp_path, "fake:lost", "8trials", target="no such device"))
-            failed = await room.wait(nowhere)
-            assert failed.state is JobState.FAILED
-            assert failed.message
+            with pytest.raises(TargetError, match="unknown target"):
+                await room.submit(request_in(tmp_path, "fake:lost", "8trials", target="no such device"))
             assert (await room.wait(job)).state is JobState.DONE
-            assert len(store.jobs()) == 2, "what was refused is not stored"
+            assert len(store.jobs()) == 1, "what was refused is not stored"
             for act in (room.pause, room.cancel):
                 with pytest.raises(UsageError, match="done"):
                     await act(job)

@@ -31,7 +31,7 @@ class Machine:
         directory.mkdir()
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TUNERY_")} | {
             "TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache"),
-            "TUNERY_LOAD_WATCH": "off",
+            "TUNERY_LOAD_WATCH": "off", "TUNERY_TEST_DIALECTS": "on",
             "XDG_DATA_HOME": str(directory / "data"),
         }  # fmt: skip
 

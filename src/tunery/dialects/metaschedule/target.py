@@ -13,6 +13,7 @@ from tunery.domain.closed_target import read_target
 # LLVM's level 3 builds a depthwise convolution in 0.51 s and level 2 in 0.24 s, for kernels equal within noise: their
 # loops are tiled, vectorised and unrolled before LLVM sees them. Level 1 makes slower kernels (docs/decisions/005).
 _OPT_LEVEL = 2
+_UNSWITCH = True  # docs/decisions/005
 # Features by which code differs; LLVM's lists also name tuning hints and system instructions, which kernels never use.
 _INSTRUCTIONS = ("sse", "avx", "amx", "fma", "f16c", *ARM_BEGINNINGS)
 _FIELDS = tuple(name for name in FIELDS if name not in {"kind", "mtriple"})
@@ -35,7 +36,7 @@ def resolve(dialect: str, spec: str, threads: int, device: DeviceDescription | N
         raise TargetError(f"target {spec!r:.120} has {min(unknown)!r}, which no processor has; leave it away")
     config["num-cores"] = threads
     config.setdefault("opt-level", _OPT_LEVEL)
-    config.setdefault("unswitch", True)
+    config.setdefault("unswitch", _UNSWITCH)
     if width := _vector_width(config):
         config.setdefault("vector-width", width)
     _refuse_foreign(spec, config, device)
