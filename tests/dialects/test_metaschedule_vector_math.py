@@ -25,7 +25,7 @@ print(tvm.get_global_func("runtime.NumThreads")() == wanted)
 
 def _run(operator: str, values: Array, *, vectorised: bool) -> tuple[Array, str]:
     """Return an elementwise operator's results and the assembly of its kernel."""
-    from tunery.dialects.metaschedule._tvm import tvm
+    from tunery.dialects.metaschedule._tvm import open_target, tvm
     from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - registers its rules
     from tunery.dialects.metaschedule.target import resolve
 
@@ -36,7 +36,7 @@ def _run(operator: str, values: Array, *, vectorised: bool) -> tuple[Array, str]
     if vectorised:
         _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("made"))[0], [None, 16])
         schedule.vectorize(lane)
-    target = tvm.target.Target(dict(resolve("metaschedule", "native", 1).config))
+    target = open_target(resolve("metaschedule", "native", 1).config)
     library = tvm.tirx.build(schedule.mod, target=target)
     result = tvm.runtime.empty((count,), str(values.dtype))
     library["main"](tvm.runtime.tensor(values), result)

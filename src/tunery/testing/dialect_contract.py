@@ -111,6 +111,9 @@ class DialectContract(ContractFixtures):
         for package in dialect.packages:
             assert version(package), f"{package} has no version"
 
+    def test_it_says_whether_models_script_it(self, dialect: WholeDialect) -> None:
+        assert dialect.scripted in {True, False}
+
     def test_it_names_a_device_that_is_installed(self, dialect: WholeDialect) -> None:
         """Measurers open it by its kind."""
         try:

@@ -54,7 +54,7 @@ def _config(spec: str) -> dict[str, object]:
 def _config_for(spec: str, device: DeviceDescription) -> dict[str, object]:
     if spec == "native":
         return {"kind": "llvm", **arm.native(device.facts, lambda config: instructions({"kind": "llvm", **config}))}
-    return {"mtriple": arm.TRIPLE, **read_target(spec, "llvm", ("mtriple", *_FIELDS), _EXAMPLE)}
+    return {"mtriple": arm.TRIPLE, **read_target(spec, "llvm", (*_FIELDS, "mtriple"), _EXAMPLE)}
 
 
 @cache
