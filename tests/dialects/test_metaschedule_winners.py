@@ -4,10 +4,12 @@ import gzip
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metaschedule_models import convolution_network
 
 from tunery.costmodels import BoostedModel, Dataset, with_task
 from tunery.costmodels.registry import shipped as shipped_model
@@ -28,7 +30,7 @@ from tunery.dialects.metaschedule.search.winners import (
     shipped,
     winners_of,
 )
-from tunery.dialects.metaschedule.variants.program import space_of
+from tunery.dialects.metaschedule.variants.program import space_of, tvm_target
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Target, Task, TensorSpec, Workload
 
@@ -242,3 +244,21 @@ def test_what_ships_can_be_read_and_holds_out_what_the_model_does(bits: int) -> 
     assert not set(card["held_out"]) & set(card["networks"])
     assert len(loads(data)) > 100
     assert not shipped(1).near(at(64), _DESIGNS, 1), "none for vectors that nobody tuned for"
+
+
+def test_a_target_of_the_closed_form_gives_llvm_its_options_and_finds_what_ships(
+    dialect: Dialect, tmp_path: Path
+) -> None:
+    network = convolution_network(tmp_path, channels=(64, 64), size=28)
+    [extracted] = [
+        task for task in dialect.extract(network, dialect.resolve_target("native", 1)) if task.workload.kind == "conv2d"
+    ]
+    for mcpu, own in {"znver4": {}, "znver3": {"vector-width": 256}}.items():
+        config = {"kind": "llvm", "mcpu": mcpu, "num-cores": 1, "opt-level": 2, "unswitch": True, **own}
+        task = replace(extracted, target=replace(extracted.target, config=config))
+        attributes = {name: value for name, value in tvm_target(task.target).attrs.items() if name != "mcpu"}
+        unswitched = ("-enable-nontrivial-unswitch=true",)
+        assert attributes == {"num-cores": 1, "opt-level": 2, "cl-opt": unswitched, **own}
+        search = SurrogateProposer(task, space_of(task), (), None, 0)
+        place = place_of(task.workload.kind, GENERIC, search.outlines)
+        assert foresight.winners_for(task).near(place, search.designs, 4), mcpu
