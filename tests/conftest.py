@@ -27,8 +27,12 @@ USERS = [name for name in os.environ if name.startswith("TUNERY_") and not name.
          and name != "TUNERY_LOAD_WATCH"]  # fmt: skip
 
 
+# What developers run by hand: it breaks by itself only, and costs a tenth of all tests.
+_TRIED_RARELY = {"benchmarks", "studies"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server, by the fixture that it asks for or by its parameter, and begin with the longest files.
+    """Mark what needs a server, by its fixture or its parameter, and the studies; begin with the longest files.
 
     Processes that share the files then end together: the last ones are those of quick tests.
     """
@@ -36,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "postgres_url" in getattr(item, "fixturenames", ()) or "postgresql" in item.name.partition("[")[2]:
             item.add_marker("postgresql")
+        if item.path.parent.name in _TRIED_RARELY:
+            item.add_marker("slow")
         long[item.path] += any(mark.name in {"jobs", "tvm"} for mark in item.iter_markers())
     items.sort(key=lambda item: -long[item.path])  # a file stays together
 

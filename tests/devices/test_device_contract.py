@@ -104,6 +104,7 @@ def test_the_contract_notices_whatever_a_device_gets_wrong() -> None:
     assert {broken for broken, _, _ in MUTANTS} >= methods
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broken", "mutant", "noticed"), MUTANTS)
 def test_a_mutant_fails(broken: str, mutant: type[FakeDevice], noticed: str) -> None:
     suite, arguments = TestFakeDevice(), EACH.get(noticed, [()])

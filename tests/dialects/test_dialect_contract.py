@@ -20,7 +20,7 @@ BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 MUTANTS, RECORDED = HERE / "contract_mutants.py", HERE / "contract_recorded.py"
 
 
-@pytest.mark.jobs
+@pytest.mark.slow
 def test_each_broken_rule_is_caught(tmp_path: Path) -> None:
     planted = [(name, made.expected) for name, made in vars(contract_mutants).items() if hasattr(made, "expected")]
     assert len(planted) == MUTANTS.read_text().count("expected = ") >= 20
@@ -32,7 +32,7 @@ def test_each_broken_rule_is_caught(tmp_path: Path) -> None:
     assert "ERROR" not in run, run
 
 
-@pytest.mark.jobs
+@pytest.mark.slow
 def test_each_parameter_that_is_ignored_is_noticed(tmp_path: Path) -> None:
     run, caught = run_mutants(["contract_ignored.py"], tmp_path, "-p", "contract_ignored")
     planted = {contract_ignored.mutant(*each): each for each in surface() if each[2]}
