@@ -61,7 +61,9 @@ _CALLS = {
     """,
     PROGRAMS: """
         fork 57 - vfork 58 - execve 59 221 wait4 61 260 waitid 247 95 pipe 22 - pipe2 293 59 dup 32 23 dup2 33 -
-        dup3 292 24 setrlimit 160 164 getpgrp 111 - getpgid 121 155 getsid 124 156 symlink 88 - symlinkat 266 36
+        dup3 292 24 close_range 436 436 setrlimit 160 164 getpgrp 111 - getpgid 121 155 getsid 124 156 symlink 88 -
+        symlinkat 266 36 epoll_create1 291 20 epoll_ctl 233 21 epoll_wait 232 - epoll_pwait 281 22 epoll_pwait2 441 441
+        eventfd2 290 19
     """,
 }
 _CLONE, _CLONE3, _PRCTL, _FCNTL, _IOCTL, _PRLIMIT, _TGKILL, _SETPGID, _OPENAT, _OPEN = (

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from tunery._environments import check_environment, environment_python, site_packages
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery._processor import ARM_BEGINNINGS
-from tunery._sandbox import run
+from tunery._sandbox import SYSTEM, run
 from tunery.domain.closed_target import closed
 
 NAME, VERSION = "iree", "3.13.0"
@@ -49,10 +50,11 @@ def _run(
     command: Sequence[str], readable: Sequence[str | Path], output: Path | None, text: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of the environment, which reads that and these files, and writes beside its output."""
-    scratch = output.parent if output else environment_python(NAME).parent
     installed: list[str | Path] = [environment_python(NAME).parents[1], sys.base_prefix]
-    variables = os.environ | {"PYTHONPATH": "", "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
-    return run(command, [*installed, *readable], [output.parent] if output else [], text=text, environment=variables)
+    with tempfile.TemporaryDirectory(prefix="tunery-iree-") as scratch:  # where it compiles what it evaluates
+        variables = os.environ | {"PYTHONPATH": "", "TMPDIR": scratch, "PYTHONDONTWRITEBYTECODE": "1"}
+        writable: list[str | Path] = [scratch, *([output.parent] if output else [])]
+        return run(command, [*SYSTEM, *installed, *readable], writable, text=text, environment=variables)
 
 
 def cpu_flags(config: Mapping[str, Any]) -> tuple[str, ...]:
