@@ -14,8 +14,10 @@ from tunery._errors import UsageError
 from tunery._outputs import check_output
 from tunery.cli.app import Program
 from tunery.cli.console import options
+from tunery.cli.console.commands import Json, Verbose
 from tunery.cli.console.output import emit, output_path, remark, say
 from tunery.domain import Budget
+from tunery.domain.request import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +43,11 @@ Networks = Annotated[
     list[str] | None, typer.Option("--network", metavar="MODEL", help="What to tune; repeat it for several.")
 ]
 Repeats = Annotated[int, typer.Option("--repeats", min=1, max=100, help="How often each run is repeated.")]
+
+
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the search.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, max=65_536, help="Threads of a kernel; 0: all usable cores.")]
+Dialect = Annotated[str, typer.Option("--dialect", metavar="NAME", help="A compiler: see `tunery dialects`.")]
 
 
 def conduct(
@@ -79,9 +86,9 @@ def scheduling(
     out: Out = "",
     quick: Quick = False,
     repeats: Repeats = 3,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    seed: Seed = 0,
+    json: Json = False,
+    verbose: Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Several jobs at once under every strategy: real ones here, and many simulated mixes."""
     from functools import partial
@@ -98,9 +105,9 @@ def measurement(
     out: Out = "",
     quick: Quick = False,
     repeats: Repeats = 3,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    seed: Seed = 0,
+    json: Json = False,
+    verbose: Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """What a measurement costs and whom it names: stock, fixed, raced, in parallel, under load."""
     from studies.measurement import run
@@ -119,9 +126,9 @@ def zero_shot(
     out: Out = "",
     quick: Quick = False,
     repeats: Repeats = 3,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    seed: Seed = 0,
+    json: Json = False,
+    verbose: Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Networks the cost model has not seen: without a measurement, with a few, and fully tuned."""
     from functools import partial
@@ -140,14 +147,14 @@ def trimming(
     stock: Annotated[
         str, typer.Option("--stock", metavar="FILE", help="Draw the curves of stock from this file of its study, too.")
     ] = "",
-    threads: options.Threads = 0,
-    dialect: options.DialectName = options.DIALECT,
+    threads: Threads = 0,
+    dialect: Dialect = DEFAULT_DIALECT,
     out: Out = "",
     quick: Quick = False,
     repeats: Repeats = 3,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    seed: Seed = 0,
+    json: Json = False,
+    verbose: Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """What the filter, abandonment and allocation save, each alone and together, to equal quality."""
     from functools import partial
@@ -166,16 +173,16 @@ def stock(
     budget: Annotated[
         str, typer.Option("--budget", metavar="2min", help="Ours; without it a tenth of stock's time, at least 1min.")
     ] = "",
-    threads: options.Threads = 0,
+    threads: Threads = 0,
     out: Out = "",
     quick: Quick = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="How often ours is repeated.")] = 1,
     channels_last: Annotated[
         bool, typer.Option("--channels-last", help="Stock's convolutions channels last, too: no default of TVM's.")
     ] = False,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    seed: Seed = 0,
+    json: Json = False,
+    verbose: Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """How long until a network is as fast as stock MetaSchedule's last: resumable, an hour or two in all.
 
@@ -199,19 +206,19 @@ def stock(
 def suite(
     name: Annotated[str, typer.Argument(metavar="SUITE", help="Which networks of the zoo: cpu.")] = "cpu",
     *,
-    budget: options.BudgetText = None,
+    budget: Annotated[list[str] | None, typer.Option("--budget", help="What each may cost.")] = None,
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="The results; what it holds is not run again.")
     ] = "",
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=3600.0, help="How long to measure each of them.")
     ] = 10.0,
-    target: options.TargetName = "native",
+    target: Annotated[str, typer.Option("--target", help="What to generate code for.")] = "native",
     store: options.StoreUrl = "",
     threads: Annotated[str, typer.Option("--threads", help="Threads of a kernel, several as 1,2; 0: all.")] = "",
-    dialect: options.DialectName = options.DIALECT,
-    json: options.Json = False,
-    verbose: options.Verbose = False,
+    dialect: Dialect = DEFAULT_DIALECT,
+    json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Tune many networks (--budget for each) and time them beside ONNX Runtime, and torch where it is installed.
 
@@ -226,9 +233,7 @@ def suite(
     from tunery.runtime import thread_count
     from tunery.service.session import Session
 
-    request = options.make_request(
-        "", target=target, store=store, threads=0, shapes=None, dialect=dialect, budget=budget
-    )
+    request = options.make_request(target=target, store=store, dialect=dialect, budget=budget)
 
     file = output_path(output or f"bench-{name}.json", f"bench-{name}.json")
     check_output(file, SUITE)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunery.domain.request import CONTESTANTS
-from tunery.reports.comparison import _more, _where
 from tunery.reports.format import as_text, milliseconds, new_table, short
 
 _GAP = 0.10
@@ -147,3 +146,16 @@ def _with_spread(spread: Mapping[str, float] | None) -> str:
     if spread is None:
         return "-"
     return f"{milliseconds(spread['median'])} ({milliseconds(spread['p10'])} to {milliseconds(spread['p90'])})"
+
+
+def _where(whole_s: float, tasks_s: float, kernels_s: float, both_s: tuple[float, float], layouts_s: float) -> str:
+    (alone_s, inside_s), rest_s = both_s, max(whole_s - kernels_s, 0.0)
+    apart = f"{milliseconds(inside_s)} of them {milliseconds(alone_s)} when timed alone" if alone_s else "none alone"
+    return (
+        f"its kernels {milliseconds(kernels_s)} ms ({_more(kernels_s, tasks_s)}; {apart}), of which layout transforms "
+        f"{milliseconds(layouts_s)} ms; dispatch, allocation and copies {milliseconds(rest_s)} ms"
+    )
+
+
+def _more(value: float, base: float) -> str:
+    return f"{value / base - 1:+.0%}" if base > 0 else "-"

@@ -169,16 +169,17 @@ class Tuned(_Step):
         return self.report()
 
     def _repr_html_(self) -> str:
-        """Return the gain, its curve and the operators for a notebook."""
+        """Return the report, and the job's page beneath it, for a notebook."""
         from tunery.reports.job import job_view, view_of
         from tunery.reports.page import notebook
 
         if self.service is not None:
-            return notebook(view_of(self.result.job, (), ()))  # measurements stay at the service: no curve
+            # Measurements stay at the service: there is no curve.
+            return notebook(view_of(self.result.job, (), ()), self.report())
         from tunery.store import open_store
 
         with open_store(self.request.store, create=False, keep=False) as store:
-            return notebook(job_view(store, self.result.job.job_id))
+            return notebook(job_view(store, self.result.job.job_id), self.report())
 
     def __repr__(self) -> str:
         return f"<Tuned {self.result.network.name}, job {self.result.job.job_id}>"

@@ -31,10 +31,12 @@ class Settings:
     test_dialects: bool = False
 
 
+_CHOSEN: dict[str, str] = {}
+
+
 def choose_engine(name: str) -> None:
-    """Have this process use an engine as if the variable had named it; "" leaves it as it is."""
-    if name:
-        os.environ[f"{PREFIX}ENGINE"] = name
+    """Have this process use an engine, whatever the variable names; "" leaves it as it is."""
+    _CHOSEN.update({"engine": name} if name else {})
 
 
 def settings() -> Settings:
@@ -49,7 +51,7 @@ def settings() -> Settings:
             raise UsageError(f"the variable {name} is unknown; write {PREFIX}{meant[0]}")
     try:
         found = {names[name]: text for name, text in os.environ.items() if name in names and text}
-        return TypeAdapter(Settings).validate_python(found)
+        return TypeAdapter(Settings).validate_python(found | _CHOSEN)
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{PREFIX}{str(first['loc'][0]).upper()}"

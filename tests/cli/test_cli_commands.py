@@ -12,9 +12,9 @@ from cli_tools import Run
 
 from tunery import accounting
 from tunery.accounting.prices import load_prices
-from tunery.cli.console.following import report
+from tunery.cli.console.remote import stated
 from tunery.domain import Budget, Mode, Origin, Outcome, TaskState, Verification
-from tunery.domain.request import BenchReport, Latency, Progress, Request
+from tunery.domain.request import BenchReport, Latency, Progress, Request, Speed, Verdict
 from tunery.service.codec import request_data
 from tunery.store import open_store
 
@@ -82,20 +82,6 @@ def test_extract(run: Run) -> None:
     several = run("extract", "fake:a", "fake:b?tasks=1", *FAKE, "--json").data
     assert [one["network"] for one in several["networks"]] == ["a", "b"]
     assert "4 tasks, 3 of them tunable" in run("extract", "fake:demo?frozen=1", *FAKE).out
-
-
-def test_an_answer_of_an_older_service_that_lacks_what_is_shown_is_said_to_be_one(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = {"name": "t", "workload": "w", "weight": 1, "tunable": True, "task": "abc", "kind": "dense", "flop": None}
-    answer = {"network": "n", "target": "native", "tasks": [task], "elsewhere": {}, "batch_of_one": [], "bindings": 1}
-    monkeypatch.setattr("tunery.cli.extract.answered", lambda *_, **__: answer)
-    there = ("extract", "fake:demo", *FAKE, "--server", "http://127.0.0.1:9")
-    assert "1 tasks, 1 of them tunable" in run(*there).out
-    del task["flop"]
-    refused = run(*there)
-    assert refused.code == 2
-    assert "older version" in refused.err
 
 
 def test_compile_says_what_covers_each_task(tuned: Run, tmp_path: Path) -> None:
@@ -195,9 +181,7 @@ def test_query_shows_the_untuned_latency_of_the_last_finals_as_the_job_does(run:
     assert task["baseline_s"] == slower.latency_s == pytest.approx(6 * state["baseline_s"])
 
 
-def test_a_list_of_jobs_and_their_reports_sum_the_same_tasks(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_of_jobs_and_their_reports_sum_the_same_tasks(run: Run, tmp_path: Path) -> None:
     ok = {"measured": 4, "outcomes": {"ok": 4}, "best_candidate": "c"}
     tasks = (
         TaskState("a", "a", "a", "dense", 2, tunable=True, baseline_s=0.5, best_s=0.01, **ok),
@@ -213,8 +197,8 @@ def test_a_list_of_jobs_and_their_reports_sum_the_same_tasks(
     assert whole[:4] + whole[5:8] == ["sum", "of", "tasks", "reached", "1002", "22.0", "45.55x"]
     assert set(whole[5:8]) <= set(row)
     assert "sums of the tasks that a job reached" in listed
-    report(replace(job, tasks=tasks), as_json=False)
-    assert "sum of tasks reached 22.0 ms (untuned 1002)" in capsys.readouterr().out
+    [said] = stated(replace(job, tasks=tasks)).lines
+    assert "sum of tasks reached 22.0 ms (untuned 1002)" in said
 
 
 def test_the_list_of_jobs_says_why_one_waits_that_no_service_takes(run: Run, tmp_path: Path) -> None:
@@ -391,7 +375,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, tuple[str, 
         on_progress(Progress("", "comparing", 2.0, 9.0, 0, None, None, None, f"{compiled}, turn 1 of 7"))
         rivals = {"untuned": Latency(1.6, 1.5, 1.7, 3), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}
         chosen = {name: rivals[name] for name in against}
-        return BenchReport("demo", 2, {"tunery": Latency(0.008, 0.007, 0.009, 70), **chosen}, float("inf"))
+        verdict = Verdict(0.0, Speed(1.5, 1.4, 1.6, 7))
+        ours = {"tunery": Latency(0.008, 0.007, 0.009, 70)}
+        return BenchReport("demo", 2, {**ours, **chosen}, float("inf"), verdict=verdict)
 
     monkeypatch.setattr("tunery.service.session.Session.bench", bench)
     return asked
@@ -403,7 +389,10 @@ def test_bench_leads_with_onnx_runtime(run: Run, measured: list[tuple[Request, t
     rows = [line for line in answer.out.splitlines() if " to " in line]
     assert [row.split()[0] for row in rows[1:]] == ["ONNX", "tunery", "untuned"]
     assert "1.50x faster" in rows[1]
-    assert answer.out.splitlines()[0] == "demo, whole network, 2 threads: 1.50x faster than ONNX Runtime"
+    assert answer.out.splitlines()[:2] == [
+        "demo, whole network, 2 threads",
+        Verdict(0.0, Speed(1.5, 1.4, 1.6, 7)).headline,
+    ]
     assert answer.err.splitlines()[0] == "comparing with untuned code and ONNX Runtime: compiling first, then about 12s"
     assert "comparing None, turn 1 of 7" in answer.err
     data = run("bench", "fake:demo", *FAKE, "--json").data
@@ -417,6 +406,6 @@ def test_tune_against_rivals_ends_with_the_comparison(
     args = ("tune", "fake:demo", *FAKE, "--budget", "6trials", "--against", "onnxruntime")
     assert run(*args, "--json").data["bench"]["latency_s"].keys() == {"tunery", "onnxruntime"}
     answer = run(*args, "-o", "demo.tunery")
-    assert answer.out.index("sum of tasks") < answer.out.index("than ONNX Runtime") < answer.out.index("to use it")
+    assert answer.out.index("sum of tasks") < answer.out.index("as ONNX Runtime") < answer.out.index("to use it")
     assert "comparing with ONNX Runtime: about 24s" in answer.err
     assert "comparing demo.tunery, turn" in answer.err, "what was compiled already is not compiled again"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
-from tunery.cli.console import checks
+from tunery.cli import doctor as checks
 from tunery.dialects.metaschedule import doctor
 from tunery.domain import Check, CheckState
 

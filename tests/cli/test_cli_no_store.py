@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
-from tunery.cli.console.checks import store_place
+from tunery.cli.doctor import store_place
 from tunery.domain import CheckState
 
 FAKE = ("--dialect", "fake")

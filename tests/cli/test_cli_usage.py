@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from cli_tools import Answer, Run, run_in_process
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunery._errors import UsageError
-from tunery.cli.console.options import Effort, fill_options, parse_rivals, parse_shapes
-from tunery.domain.request import FillPolicy, QueryOptions
+from tunery.cli.console.options import make_query, parse_rivals, parse_shapes
+from tunery.domain.request import FillPolicy, Request
 
 FAKE = ("--dialect", "fake")
 
@@ -207,7 +208,8 @@ def test_a_mistyped_word_is_told_before_any_progress(run: Run, args: tuple[str, 
 def test_efforts_are_those_of_the_budgets() -> None:
     from tunery.accounting.meter import EFFORTS
 
-    assert {effort.value for effort in Effort} == EFFORTS.keys()
+    _, option = get_args(get_type_hints(Request, include_extras=True)["effort"])
+    assert set(option.choices) == EFFORTS.keys()
 
 
 COMMANDS = st.sampled_from(
@@ -253,12 +255,12 @@ def test_no_arguments_ever_show_a_traceback(command: str, model: str, more: list
 
 
 def test_few_shots_may_be_limited_in_time() -> None:
-    assert QueryOptions(**fill_options(0, predict=False)).policy is None
-    assert QueryOptions(**fill_options(4, "20s", predict=False)).policy == FillPolicy(4, 20.0)
-    assert QueryOptions(**fill_options(4, predict=True)).policy == FillPolicy(4)
+    assert make_query(few_shot=0).policy is None
+    assert make_query(few_shot=4, few_shot_seconds="20s").policy == FillPolicy(4, 20.0)
+    assert make_query(few_shot=4, predict=True).policy == FillPolicy(4)
 
 
 @pytest.mark.parametrize(("few_shot", "within"), [(0, "20s"), (4, "20trials"), (4, "20s,5trials"), (4, "soon")])
 def test_a_limit_of_few_shots_that_means_nothing_is_refused(few_shot: int, within: str) -> None:
     with pytest.raises(UsageError, match=r"for example|give --few-shot|such as|write"):
-        fill_options(few_shot, within, predict=True)
+        make_query(few_shot=few_shot, few_shot_seconds=within, predict=True)

@@ -84,7 +84,7 @@ def test_the_store_migrates_and_the_shipped_model_loads(installed: Path, tmp_pat
 @pytest.mark.jobs
 def test_the_dashboard_travels_with_the_wheel(installed: Path) -> None:
     def files(root: Path) -> set[str]:
-        return {path.name for path in (root / "tunery" / "web" / "pages" / "static").iterdir()}
+        return {path.name for path in (root / "tunery" / "reports" / "static").iterdir()}
 
     assert "index.html" in files(installed)
     assert files(installed) == files(_ROOT / "src")

@@ -7,6 +7,7 @@ from frontend_models import Dims, model
 from onnx import TensorProto, helper
 
 from tunery._errors import ModelError
+from tunery.cli.console.options import parse_shapes
 from tunery.models.onnx._bind import batch_of_one, bind, declared_dims
 
 
@@ -97,12 +98,16 @@ def test_an_input_of_unknown_rank_takes_the_given_shape() -> None:
 @pytest.mark.parametrize(
     ("inputs", "shapes", "message"),
     [
-        ({"x": ("N", 3, "H", "W")}, {}, r"'x' is \[N, 3, H, W\]. Bind them, for example with --shape x=1x3x224x224"),
-        ({"x": ("N", "C", "H", "W")}, {}, "--shape x=1x3x224x224"),
-        ({"ids": ("batch", "sequence")}, {}, "--shape ids=1x128"),
-        ({"audio": (1, "samples")}, {}, "--shape audio=1x16000"),
-        ({"h": (1, 3, "frames", 160)}, {}, "--shape h=1x3x128x160"),
-        ({"a": (1, "s"), "b": (1, "t")}, {"a": (1, 2)}, r"unknown size: 'b' is \[1, t\]\. .*--shape b=1x128"),
+        (
+            {"x": ("N", 3, "H", "W")},
+            {},
+            r"'x' is \[N, 3, H, W\]. Bind them, for example with --shape H=224 --shape W=224",
+        ),
+        ({"x": ("N", "?", "?", "?")}, {}, "--shape x=1x3x224x224"),
+        ({"ids": ("batch", "sequence")}, {}, "--shape sequence=128"),
+        ({"audio": (1, "samples")}, {}, "--shape samples=16000"),
+        ({"h": (1, 3, "frames", 160)}, {}, "--shape frames=128"),
+        ({"a": (1, "s"), "b": (1, "t")}, {"a": (1, 2)}, r"unknown size: 'b' is \[1, t\]\. .*--shape t=128"),
         ({"x": (1, 4)}, {"z": (1, 4)}, "no input 'z'; its inputs are 'x'"),
         ({"x": (1, 4)}, {"x": (1, 4, 1)}, r"'x' has 2 dimensions \[1, 4\], not the 3 of 1x4x1; .*--shape x=1x4"),
         ({"x": (1, 4)}, {"x": (0, 4)}, "cannot have the shape 0x4"),
@@ -134,6 +139,20 @@ def test_inputs_that_are_not_numbers_are_refused() -> None:
 def test_a_suggested_option_is_quoted_for_a_shell() -> None:
     hostile = "x;$(touch marker) 'y'"
     with pytest.raises(ModelError) as caught:
-        bind(adder(**{hostile: ("rows", "columns")}), {})
+        bind(adder(**{hostile: ("?", hostile)}), {})
     words = shlex.split(str(caught.value).rpartition("for example with ")[2])
-    assert words == ["--shape", f"{hostile}=1x128"]
+    assert words == ["--shape", f"{hostile}=128"]
+
+
+@pytest.mark.parametrize("mask", ["past_sequence_length + 1", "past_sequence_length + sequence_length",
+                                  "total_sequence_length"])  # fmt: skip
+def test_what_is_suggested_for_dimensions_that_depend_on_each_other_fits(mask: str) -> None:
+    """As exporters write a decoder with a cache: the mask is as long as what is past and what is new."""
+    new = 1 if mask.endswith("1") else "sequence_length"
+    inputs = {"ids": ("batch", new), "mask": ("batch", mask), "past": ("batch", 2, "past_sequence_length", 8)}
+    with pytest.raises(ModelError) as caught:
+        bind(adder(**inputs), {})
+    flags = shlex.split(str(caught.value).rpartition("for example with ")[2])[1::2]
+    [shapes] = parse_shapes(flags)
+    bound = bind(adder(**inputs), shapes)
+    assert bound["mask"][1] == bound["past"][2] + bound["ids"][1]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import tunery
 from tunery.cli.app import app
-from tunery.cli.console.following import followed
+from tunery.cli.console.remote import followed
 from tunery.delivery.files.inspection import inspect
 from tunery.domain.request import Progress, Request
 from tunery.service.kinds import KINDS

@@ -10,7 +10,7 @@ import pytest
 from test_web_jobs import QUICK, ended, submitted
 from web_tools import Serve, Site
 
-from tunery.web.pages import Pages
+from tunery.web._pages import Pages
 
 pytestmark = pytest.mark.usefixtures("inline_workers")
 

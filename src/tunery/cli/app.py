@@ -7,23 +7,24 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from tunery.cli import (
+from tunery.cli import (  # noqa: F401 - each brings its commands
     bench,
     compile,  # noqa: A004 - the command's name
     costmodel,
     dialects,
     doctor,
     extract,
+    files,
     query,
     records,
     report,
+    service,
     spend,
     tune,
     zoo,
 )
+from tunery.cli.console.commands import COMMANDS
 from tunery.cli.console.failure import UserStopError, check_text, guarded
-from tunery.cli.files import bundle, combine, inspect, keys
-from tunery.cli.service import accounts, agent, devices, hosts, jobs, serve
 
 
 class Program(TyperGroup):
@@ -70,33 +71,37 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="As the command `version`.")] = False,
 ) -> None:
     if version:
-        doctor.version()
+        COMMANDS["version"][0](json=False, verbose=False)
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-for module in (
-    tune,
-    extract,
-    compile,
-    inspect,
-    bundle,
-    combine,
-    bench,
-    query,
-    serve,
-    spend,
-    report,
-    accounts,
-    doctor,
-    agent,
-):
-    module.register(app)
 GROUPS = {
-    "accounts": accounts,
-    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "hosts": hosts,
-    "dialects": dialects, "keys": keys,
-}  # fmt: skip
-for name, group in GROUPS.items():
-    app.add_typer(group.app, name=name)
+    "accounts": "Create and list the accounts of a service; make, list and end tokens.",
+    "jobs": "List and show jobs; submit, pause, resume and cancel them.",
+    "records": "Count, export, import and prune records.",
+    "costmodel": "Collect, train and judge the model that predicts candidates' speed.",
+    "zoo": "Networks that come with tunery.",
+    "devices": "What can run kernels here.",
+    "hosts": "Other machines that work for this one.",
+    "dialects": "Compilers, and the environments that some of them need.",
+    "keys": "Make keys to sign compiled networks with.",
+}
+_ORDER = (
+    "tune", "extract", "compile", "inspect", "bundle", "combine", "bench", "query", "serve", "spend", "report", "login",
+    "version", "doctor", "agent",
+)  # fmt: skip
+
+
+def _assembled() -> None:
+    groups = {name: typer.Typer(help=text, no_args_is_help=False) for name, text in GROUPS.items()}
+    for words in sorted(COMMANDS, key=lambda words: _ORDER.index(words) if words in _ORDER else len(_ORDER)):
+        function, example = COMMANDS[words]
+        group, _, name = words.rpartition(" ")
+        (groups[group] if group else app).command(name, epilog=example)(function)
+    for name, commands in groups.items():
+        app.add_typer(commands, name=name)
+
+
+_assembled()

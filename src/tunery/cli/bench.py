@@ -1,6 +1,6 @@
 """`tunery bench`: whole networks, beside their rivals."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -9,49 +9,34 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, remark, say, width
+from tunery.cli.console.commands import Result, command
+from tunery.cli.console.output import remark, width
 from tunery.cli.console.remote import Server, answered, server_of
+from tunery.domain.request import Request
 
 if TYPE_CHECKING:
-    from tunery.domain.request import BenchReport, Progress, Request
+    from tunery.domain.request import BenchReport, Progress
     from tunery.service.session import Session
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench", epilog="Example: tunery bench zoo:mobilenet_v2 --against untuned,onnxruntime")(bench)
-
-
+@command("bench", "bench zoo:mobilenet_v2 --against untuned,onnxruntime")
 def bench(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="An ONNX file, a saved torch program (.pt2), or zoo:NAME.")
-    ],
     *,
+    request: Annotated[Request, options.Measured],
     against: options.Against = "onnxruntime,untuned",
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=3600.0, help="How long to measure each of them.")
     ] = 10.0,
-    target: options.TargetName = "native",
-    on: options.HostName = "",
-    store: options.StoreUrl = "",
-    threads: options.Threads = 0,
-    shape: options.Shapes = None,
-    trust: options.Trust = False,
-    dialect: options.DialectName = options.DIALECT,
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
     from tunery.reports.comparison import bench_text
     from tunery.reports.data import bench_data, bench_report
     from tunery.reports.format import shape_texts
 
-    request = options.make_request(
-        model, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
-    )
     rivals = options.parse_rivals(against)
-    if url := server_of(server, store):
+    if url := server_of(server, request.store):
         asked_for = replace(request, kind="bench", options={"against": list(rivals), "seconds": seconds})
         reports = [bench_report(answered(url, one, verbose=verbose)) for one in asked_for.each_shape]
     else:
@@ -61,14 +46,15 @@ def bench(
             reports = [
                 compared_with(session, one, rivals, seconds, None, verbose=verbose) for one in request.each_shape
             ]
-    if json:
-        data = [bench_data(report) for report in reports]
-        emit(data[0] if len(data) == 1 else {"networks": data})
-        return
-    for one, report in zip(request.each_shape, reports, strict=True):
-        if len(reports) > 1:
-            say(f"\n{', '.join(shape_texts(one))}")
-        say(bench_text(report, width()))
+
+    def lines() -> Iterator[str]:
+        for one, report in zip(request.each_shape, reports, strict=True):
+            if len(reports) > 1:
+                yield f"\n{', '.join(shape_texts(one))}"
+            yield bench_text(report, width())
+
+    data = [bench_data(report) for report in reports]
+    return Result(data[0] if len(data) == 1 else {"networks": data}, lines())
 
 
 def compared_with(

@@ -12,14 +12,16 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import width
 from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, watching
+from tunery.domain.request import CompileOptions, Request
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tunery.domain import Network
-    from tunery.domain.request import CompileReport, Request
+    from tunery.domain.request import CompileReport
 
 
 class Ready(StrEnum):
@@ -29,68 +31,44 @@ class Ready(StrEnum):
     QUICK = "quick"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("compile", epilog="Example: tunery compile resnet18.onnx -o resnet18.tunery")(compile_)
-
-
+@command("compile", "compile resnet18.onnx -o resnet18.tunery")
 def compile_(
-    model: options.ModelName,
     *,
+    request: Annotated[Request, Only("model", "on", "store", "threads", "shapes", "trust", "dialect")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the network.")],
-    force: options.Force = False,
-    sign: Annotated[str, typer.Option("--sign", metavar="KEY", help="Sign it with this private key.")] = "",
     effort: Annotated[
         Ready,
         typer.Option(
             "--effort", help="What was not measured is predicted (quick), or the compiler's default (records)."
         ),
     ] = Ready.QUICK,
-    few_shot: options.FewShot = 0,
-    few_shot_budget: options.FewShotBudget = None,
     target: Annotated[
         list[str],
         typer.Option("--target", help="What to generate code for: native, a name, or JSON; repeat it for several."),
     ] = ["native"],  # noqa: B006 - typer copies it
-    on: options.HostName = "",
-    store: options.StoreUrl = "",
-    threads: options.Threads = 0,
-    shape: options.Shapes = None,
-    any_shape: Annotated[
-        bool, typer.Option("--any-shape", help="Let ONNX Runtime run other shapes: the file holds the model too.")
-    ] = False,
-    onnxruntime: options.OnnxRuntime = options.HandOver.AUTO,
-    trust: options.Trust = False,
-    dialect: options.DialectName = options.DIALECT,
+    how: Annotated[CompileOptions, Only("force", "sign", "any_shape", "onnxruntime", *options.Few)],
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Build a model to one file: from the best verified records, and from predictions for what was not measured."""
-    if few_shot and effort is Ready.RECORDS:
+    if how.few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
-    request = options.make_request(
-        model, target=target[0], on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
-    )
-    from tunery.domain.request import CompileOptions
+    request = replace(request, target=target[0])
     from tunery.reports.data import compile_data
 
-    fill = options.fill_options(few_shot, few_shot_budget, predict=effort is Ready.QUICK)
-    told = CompileOptions(
-        **fill, force=force, sign=sign, any_shape=any_shape, onnxruntime=onnxruntime.value, targets=tuple(target[1:])
-    )  # fmt: skip
+    told = replace(how, predict=effort is Ready.QUICK, targets=tuple(target[1:]))
     hosts: dict[str, list[str]] = {}
-    if url := server_of(server, store):
+    if url := server_of(server, request.store):
         if told.targets:
             raise UsageError(
                 "a service compiles for one target; fetch a file of each, and put them together with `tunery combine`"
             )
-        if sign:
+        if told.sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
         from tunery.web.client import compile_there, connect
 
-        path = fetched_file(request, output, force=force)
-        with connect(url) as service, watching(service, verbose=verbose, output=path, force=force) as watcher:
+        path = fetched_file(request, output, force=told.force)
+        with connect(url) as service, watching(service, verbose=verbose, output=path, force=told.force) as watcher:
             report, network = compile_there(service, replace(request, options=told.for_service()), path, watcher)
     else:
         from tunery._processor import entered
@@ -102,46 +80,41 @@ def compile_(
         path, hosts = network_path(request, output), {"hosts": say_hosts()}
         with LiveLine(verbose=verbose, began=entered()) as live:
             report, network = compile_model(request, path, told, lambda text: live.say(text, phase=text))
-    if json:
-        emit({**compile_data(report), **hosts})
-        return
-    _print(report, network, request, predicted=told.policy is not None, verbose=verbose and not url)
+    lines = _lines(report, network, request, predicted=told.policy is not None, verbose=verbose and not url)
+    return Result({**compile_data(report), **hosts}, lines)
 
 
-def _print(report: "CompileReport", network: "Network", request: "Request", *, predicted: bool, verbose: bool) -> None:
+def _lines(
+    report: "CompileReport", network: "Network", request: Request, *, predicted: bool, verbose: bool
+) -> Iterator[str]:
     from tunery.cli.console.left_out import of_compile
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
     from tunery.reports.text import call, dialect_lines, elsewhere_lines, headlines, target_lines
 
-    for line in headlines(report):
-        say(line)
+    yield from headlines(report)
     if report.coverage:
-        say(as_text(_table(report), width()))
-    lines = [
-        *(_sources(report, predicted=predicted) if report.coverage else ()),
-        *batch_lines(network.batch_of_one),
-        *dialect_lines(report),
-        *elsewhere_lines(report.elsewhere),
-        *(of_compile(report, request) if verbose else ()),
-    ]
-    for line in lines:
-        say(line)
+        yield as_text(_table(report), width())
+        yield from _sources(report, predicted=predicted)
+    yield from batch_lines(network.batch_of_one)
+    yield from dialect_lines(report)
+    yield from elsewhere_lines(report.elsewhere)
+    if verbose:
+        yield from of_compile(report, request)
     if report.max_abs_error is not None:
-        say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
+        yield f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}"
     if report.model_changed:
-        say(MODEL_CHANGED)
+        yield MODEL_CHANGED
     if report.texts:
-        say(f"source, header and parameters: {', '.join(report.texts)}")
+        yield f"source, header and parameters: {', '.join(report.texts)}"
     if len(report.targets) > 1:
-        say(f"for {len(report.targets)} targets, of which the best is loaded: {', '.join(report.targets)}")
-    for line in target_lines(report):
-        say(line)
+        yield f"for {len(report.targets)} targets, of which the best is loaded: {', '.join(report.targets)}"
+    yield from target_lines(report)
     there = f" on {request.on}" if request.on else ""
-    say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it{there} with")
-    say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")
-    say(f"  outputs = {call(network)}")
+    yield f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it{there} with"
+    yield f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})"
+    yield f"  outputs = {call(network)}"
 
 
 def _sources(report: "CompileReport", *, predicted: bool) -> Iterator[str]:

@@ -1,20 +1,23 @@
 """`tunery costmodel`: collect records, train a model on them, and see how good it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli.console import options
-from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import width
+from tunery.domain.request import Request
 
 if TYPE_CHECKING:
     from tunery.costmodels.registry import Version
     from tunery.costmodels.training.evaluation import EvaluationRow
     from tunery.costmodels.training.train import Training
+    from tunery.tuning.collect import CollectReport
 
-app = typer.Typer(help="Collect, train and judge the model that predicts candidates' speed.", no_args_is_help=False)
 HoldOut = Annotated[
     str, typer.Option("--hold-out", metavar="NETS", help="Networks that no model may see, joined by commas.")
 ]
@@ -24,7 +27,7 @@ AnyCompiler = Annotated[
 Data = Annotated[str, typer.Option("--data", metavar="FILE", help="A dataset file instead of the store.")]
 
 
-@app.command("collect", epilog="Example: tunery costmodel collect --networks all --tasks 300 --budget 60min")
+@command("costmodel collect", "costmodel collect --networks all --tasks 300 --budget 60min")
 def collect(
     *,
     networks: Annotated[
@@ -35,35 +38,27 @@ def collect(
     only: Annotated[
         str, typer.Option("--only", metavar="KINDS", help="Operators of these kinds, joined by commas: softmax,norm.")
     ] = "",
-    budget: Annotated[
-        str, typer.Option("--budget", help="Time to measure (the import is not counted) or trials: 30min, 5000trials.")
-    ] = "30min",
     whole: Annotated[
         bool,
         typer.Option("--whole", help="Sample all to the end: teaches more, but `tune` does not count these as known."),
     ] = False,
     hold_out: HoldOut = "",
-    target: options.TargetName = "native",
-    store: options.StoreUrl = "",
-    threads: options.Threads = 0,
-    seed: options.Seed = 0,
-    dialect: options.DialectName = options.DIALECT,
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    budget: Annotated[
+        str, typer.Option("--budget", help="Time to measure (the import is not counted) or trials: 30min, 5000trials.")
+    ] = "30min",
+    request: Annotated[Request, Only("target", "store", "threads", "seed", "dialect")],
+    verbose: bool = False,
+) -> Result:
     """Measure diverse candidates of many tasks, briefly; given again, the same command goes on where it was."""
-    from dataclasses import replace
-
     from tunery.cli.console.interrupt import Interrupt
     from tunery.cli.console.live import LiveLine
+    from tunery.domain import Budget
     from tunery.domain.request import Progress, Trimming
     from tunery.reports.data import collect_data
     from tunery.service.session import collect as collect_records
 
     models, held = _models(networks), _models(hold_out) if hold_out else []
-    request = options.make_request(
-        "collect", target=target, store=store, threads=threads, shapes=None, dialect=dialect, budget=budget, seed=seed
-    )
+    request = replace(request, budget=Budget.parse(budget))
     if whole:
         request = replace(request, trimming=Trimming(abandon=False))
     with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
@@ -77,20 +72,21 @@ def collect(
             request, [m for m in models if m not in held], tasks=tasks, per_task=per_task, hold_out=held,
             kinds=_names(only), on_progress=show, stop=interrupt.event,
         )  # fmt: skip
-    if json:
-        emit(collect_data(report))
-    else:
-        say(f"{report.candidates} candidates of {report.tasks} tasks in {report.wall_s:.0f} s "
-            f"({report.per_second:.1f} a second); {report.left} tasks to come")  # fmt: skip
-        say(f"outcomes: {_counts(report.outcomes)}")
-        say(f"kinds: {_counts(report.kinds)}")
-        for name, why in report.failed.items():
-            say(f"left out: {name}: {why}")
-    if interrupt.exit_code is not None:
-        raise typer.Exit(interrupt.exit_code)
+    return Result(collect_data(report), _collected(report), interrupt.exit_code or 0)
 
 
-@app.command("train", epilog="Example: tunery costmodel train --time 10min --hold-out resnet18,mobilenet_v2")
+def _collected(report: "CollectReport") -> Iterator[str]:
+    yield (
+        f"{report.candidates} candidates of {report.tasks} tasks in {report.wall_s:.0f} s "
+        f"({report.per_second:.1f} a second); {report.left} tasks to come"
+    )
+    yield f"outcomes: {_counts(report.outcomes)}"
+    yield f"kinds: {_counts(report.kinds)}"
+    for name, why in report.failed.items():
+        yield f"left out: {name}: {why}"
+
+
+@command("costmodel train", "costmodel train --time 10min --hold-out resnet18,mobilenet_v2")
 def train(
     *,
     time: Annotated[str, typer.Option("--time", help="How long to search, such as 10min.")] = "10min",
@@ -98,16 +94,10 @@ def train(
     data: Data = "",
     any_compiler: AnyCompiler = False,
     kinds: Annotated[bool, typer.Option("--kinds", help="Also judge on operator kinds left out of training.")] = False,
-    store: options.StoreUrl = "",
-    threads: options.Threads = 0,
-    seed: options.Seed = 0,
-    dialect: options.DialectName = options.DIALECT,
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    request: Annotated[Request, Only("store", "threads", "seed", "dialect")],
+    verbose: bool = False,
+) -> Result:
     """Search model families and their parameters, judge the best on networks it has not seen, and register it."""
-    from pathlib import Path
-
     from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.train import open_table
     from tunery.costmodels.training.train import train as train_model
@@ -119,72 +109,63 @@ def train(
         raise UsageError(f"--time {time!r} is not a time; write for example 10min")
     with LiveLine(verbose=verbose) as live:
         table = open_table(
-            store, dialect, Path(data) if data else None, lambda text: live.say(text, phase="features"),
+            request.store, request.dialect, Path(data) if data else None, lambda text: live.say(text, phase="features"),
             any_compiler=any_compiler,
         )  # fmt: skip
         done = train_model(
-            table, seconds, hold_out=_names(hold_out), threads=threads or len(usable_cores()), seed=seed, kinds=kinds,
+            table, seconds, hold_out=_names(hold_out), threads=request.threads or len(usable_cores()),
+            seed=request.seed, kinds=kinds,
             notify=lambda text: live.say(text, phase="training"),
         )  # fmt: skip
-    if json:
-        emit(_card(done.card) | {"left_out": done.left_out, "kinds": [_row(row) for row in done.kinds],
-                                 "transfers": done.transfers, "compared": done.appraisal.pairs,
-                                 "remarks": done.appraisal.remarks, "in_use": done.used})  # fmt: skip
-        return
-    _say_training(done)
+    data_of = _card(done.card) | {
+        "left_out": done.left_out, "kinds": [_row(row) for row in done.kinds], "transfers": done.transfers,
+        "compared": done.appraisal.pairs, "remarks": done.appraisal.remarks, "in_use": done.used,
+    }  # fmt: skip
+    return Result(data_of, _trained(done))
 
 
-def _say_training(done: "Training") -> None:
+def _trained(done: "Training") -> Iterator[str]:
     from tunery.costmodels.training.evaluation import RIVALS
 
     card = done.card
-    say(f"{card.data['candidates']} candidates of {card.data['tasks']} tasks; {done.search.tried} recipes tried in "
+    yield (f"{card.data['candidates']} candidates of {card.data['tasks']} tasks; {done.search.tried} recipes tried in "
         f"{done.search.seconds:.0f} s; best: {done.search.recipe.family}")  # fmt: skip
     for reason, count in done.left_out.items():
         if count:
-            say(f"left out: {count} candidates {reason}")
-    say("on networks that were held out:")
-    say(_table(done.appraisal.rows))
+            yield f"left out: {count} candidates {reason}"
+    yield "on networks that were held out:"
+    yield _table(done.appraisal.rows)
     for pair in done.appraisal.pairs:
-        say(f"NDCG@8 less that of {RIVALS[pair.rival]}, {pair.tasks} tasks: {pair.mean:+.3f} (95 % interval "
+        yield (f"NDCG@8 less that of {RIVALS[pair.rival]}, {pair.tasks} tasks: {pair.mean:+.3f} (95 % interval "
             f"{pair.low:+.3f} to {pair.high:+.3f})")  # fmt: skip
-    for text in done.appraisal.remarks:
-        say(text)
+    yield from done.appraisal.remarks
     if done.kinds:
-        say("on operator kinds that were held out:")
-        say(_table(done.kinds))
+        yield "on operator kinds that were held out:"
+        yield _table(done.kinds)
     for moved in done.transfers:
-        say(f"device {moved.device}: starting from the others' model, {moved.needed} of its own records were enough")
-    say(f"version {card.version} written to {card.path}")
+        yield f"device {moved.device}: starting from the others' model, {moved.needed} of its own records were enough"
+    yield f"version {card.version} written to {card.path}"
     if done.used:
-        say("it passed its gate and is in use from now on")
+        yield "it passed its gate and is in use from now on"
     elif card.passed:
-        say(f"it passed its gate, but is not used: {done.unused}")
+        yield f"it passed its gate, but is not used: {done.unused}"
     else:
-        say(f"not used: {done.unused}")
+        yield f"not used: {done.unused}"
 
 
-@app.command("list", epilog="Example: tunery costmodel list --json")
-def list_(
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+@command("costmodel list", "costmodel list --json")
+def list_() -> Result:
     """List the models that were trained here, and say which is in use."""
     from tunery.costmodels.registry import damaged, models_directory, shipped_targets, versions
     from tunery.reports.format import as_text, new_table
 
     found, broken = versions(), damaged()
     states = _states(found)
-    if json:
-        rows = [_card(card) | {"in_use": states[card.path] == "in use"} for card in found]
-        emit({"directory": models_directory(), "versions": rows, "damaged": broken})
-        return
-    for text in broken:
-        say(text)
+    rows = [_card(card) | {"in_use": states[card.path] == "in use"} for card in found]
+    data = {"directory": models_directory(), "versions": rows, "damaged": broken}
     if not found:
         none = "none" if broken else "none trained yet"
-        say(f"{none} in {models_directory()}; the model that ships with tunery is used")
-        return
+        return Result(data, [*broken, f"{none} in {models_directory()}; the model that ships with tunery is used"])
     table = new_table("dialect", "#version", "target", "#candidates", "#tasks", "#NDCG@8", "#Kendall", "state")
     for card in found:
         best = card.overall
@@ -194,14 +175,15 @@ def list_(
             f"{best.get('kendall', float('nan')):.3f}",
             states[card.path],
         )  # fmt: skip
-    say(as_text(table, width()))
+    lines = [*broken, as_text(table, width())]
     own = {(card.dialect, card.target) for card in found if states[card.path] == "in use"}
     for dialect, target in shipped_targets():
         if (dialect, target) not in own:
-            say(f"the model that ships with tunery is used for {dialect} on {target}")
+            lines.append(f"the model that ships with tunery is used for {dialect} on {target}")
+    return Result(data, lines)
 
 
-@app.command("evaluate", epilog="Example: tunery costmodel evaluate 3 --store other.db")
+@command("costmodel evaluate", "costmodel evaluate 3 --store other.db")
 def evaluate(
     name: Annotated[
         str, typer.Argument(metavar="[VERSION|FILE]", help="A version, a model file; else the one in use.")
@@ -212,15 +194,10 @@ def evaluate(
     target: Annotated[
         str, typer.Option("--target", help="The model in use for it: native, a name, or JSON; else for the dataset's.")
     ] = "",
-    store: options.StoreUrl = "",
-    threads: options.Threads = 0,
-    dialect: options.DialectName = options.DIALECT,
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    request: Annotated[Request, Only("store", "threads", "dialect")],
+    verbose: bool = False,
+) -> Result:
     """Judge a model on the records of a store, per operator kind and device."""
-    from pathlib import Path
-
     from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.train import judge, open_table
     from tunery.devices.cpu.placement import usable_cores
@@ -228,17 +205,17 @@ def evaluate(
 
     with LiveLine(verbose=verbose) as live:
         table = open_table(
-            store, dialect, Path(data) if data else None, lambda text: live.say(text, phase="features"),
+            request.store, request.dialect, Path(data) if data else None, lambda text: live.say(text, phase="features"),
             any_compiler=any_compiler,
         )  # fmt: skip
-    resolved = get_dialect(table.dialect).resolve_target(target, threads or len(usable_cores())) if target else None
+    resolved = (
+        get_dialect(table.dialect).resolve_target(target, request.threads or len(usable_cores())) if target else None
+    )
     label, rows, unseen, groups = judge(table, name, resolved)
-    if json:
-        emit({"model": label, "unseen": unseen, "rows": [_row(row) for row in rows], "left_out": table.left_out})
-        return
     seen = "it was trained on none of these" if unseen else "it may have been trained on some of these"
-    say(f"{label} on {len(table.only(groups))} candidates of {len(groups)} of the {len(table.groups)} tasks ({seen})")
-    say(_table(rows))
+    said = f"{label} on {len(table.only(groups))} candidates of {len(groups)} of the {len(table.groups)} tasks ({seen})"
+    shown = {"model": label, "unseen": unseen, "rows": [_row(row) for row in rows], "left_out": table.left_out}
+    return Result(shown, [said, _table(rows)])
 
 
 def _models(text: str) -> list[str]:

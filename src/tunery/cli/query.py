@@ -3,19 +3,18 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, answered, server_of
-
-if TYPE_CHECKING:
-    from tunery.domain.request import Request
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import width
+from tunery.cli.console.remote import Server, answered, asked_of, knowing, server_of
+from tunery.domain.request import QueryOptions, Request
 
 _DOCUMENTED = ("network", "target", "tasks", "skipped", "refused", "latency_s", "unknown", "target_s", "met", "tuning")
 _OPERATOR_FIELDS = (
@@ -26,11 +25,7 @@ _KEY = re.compile(r"[0-9a-f]{4,16}")
 _OPERATOR = re.compile(r"[a-z][a-z0-9_]*:([^/\\]*=[^/\\]*)?")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("query", epilog="Example: tunery query zoo:resnet18 --json")(query)
-
-
+@command("query", "query zoo:resnet18 --json")
 def query(
     subject: Annotated[
         str,
@@ -43,46 +38,39 @@ def query(
     all_known: Annotated[
         bool, typer.Option("--all", help="Show the best of each operator by every dialect, on every device.")
     ] = False,
-    zero_shot: Annotated[
-        bool, typer.Option("--zero-shot", help="Predict and verify a schedule where there is no record.")
-    ] = False,
-    few_shot: options.FewShot = 0,
-    few_shot_budget: options.FewShotBudget = None,
-    latency_target: options.LatencyTarget = "",
-    target: options.TargetName = "native",
-    on: options.HostName = "",
-    store: options.StoreUrl = "",
-    threads: options.Threads = 0,
-    shape: options.Shapes = None,
-    trust: options.Trust = False,
-    dialect: options.DialectName = options.DIALECT,
+    fill: Annotated[QueryOptions, Only("predict", *options.Few)],
+    request: Annotated[
+        Request, Only("latency_target_s", "target", "on", "store", "threads", "shapes", "trust", "dialect")
+    ],
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Show what is known of a model on this machine, how fast it would be, and what tuning the rest would take.
 
     Of a task or an operator, show the best verified records under all conditions.
     """
     if _KEY.fullmatch(subject) and not Path(subject).exists():
-        _query_task(subject, store, server, as_json=json)
-        return
+        with knowing(asked_of(server, request.store), request.store) as known:
+            return _of_task(subject, known.records(subject))
     if _is_operator(subject):
-        _query_operator(subject, store, server, as_json=json)
-        return
-    request = options.make_request(
-        subject, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust,
-        latency_target=latency_target,
-    )  # fmt: skip
-    fill = options.fill_options(few_shot, few_shot_budget, predict=zero_shot)
-    fills = zero_shot or few_shot > 0
-    url = server_of(server, store)
+        from tunery.reports.records import pattern_of
+
+        pattern_of(subject)  # what is no operator is refused before anybody is asked
+        with knowing(asked_of(server, request.store), request.store) as known:
+            return _operators(
+                known.operators(subject), f"no verified record of {subject}; tune a network that holds it"
+            )
+    options.check_model(subject)
+    request = options.of_model(request, subject)
+    fills, url = fill.policy is not None, server_of(server, request.store)
     if all_known:
-        if fills or latency_target:
+        if fills or request.latency_target_s:
             raise UsageError("--all shows what was measured; leave out --zero-shot, --few-shot and --latency-target")
-        _query_all(url, request, as_json=json, verbose=verbose)
-        return
-    asked_for = replace(request, kind="query", options=fill)
+        tasks = answered(url, replace(request, kind="extract"), verbose=verbose)["tasks"]
+        with knowing(asked_of(server, request.store), request.store) as known:
+            found = known.operators(workloads=[task["workload"] for task in tasks])
+        return _operators(found, f"no verified record of any operator of {subject}; tune it first")
+    asked_for = replace(request, kind="query", options=asdict(fill))
     answer = answered(url, asked_for, create=fills, verbose=verbose)
     if answer["nothing"]:
         from tunery.reports.text import asked
@@ -90,15 +78,10 @@ def query(
         expected = "".join(f"; {line}" for line in _tuning_line(answer))
         again = [shlex.quote(subject), *asked(request), *([f"--server {shlex.quote(server)}"] if server else [])]
         raise NothingFoundError(f"{answer['nothing']}{expected}; run `tunery tune {' '.join(again)}`")
-    if json:
-        emit({name: answer[name] for name in _DOCUMENTED})
-    else:
-        _print(answer)
-        if answer["open"] and not fills:
-            say(f"{len(answer['open'])} have no tuned candidate; `tunery compile` predicts one, as --zero-shot shows")
+    return Result({name: answer[name] for name in _DOCUMENTED}, _lines(answer, fills=fills))
 
 
-def _print(answer: Mapping[str, Any]) -> None:
+def _lines(answer: Mapping[str, Any], *, fills: bool) -> Iterator[str]:
     from tunery.domain import Rung
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text, milliseconds, new_table, ratio, short
@@ -116,19 +99,19 @@ def _print(answer: Mapping[str, Any]) -> None:
     borrowed = sum(row["rung"] == Rung.COMPATIBLE.value for row in rows)
     known = sum(row["candidate"] is not None for row in rows) - guessed - borrowed
     also = f", {guessed} a prediction that is verified, not measured" if guessed else ""
-    say(f"{answer['network']} on {answer['target']}: {known} of {len(rows)} tasks have a verified record{also}")
-    say(as_text(table, width()))
-    for line in equal_device_lines((row["rung"], row["source"]) for row in rows):
-        say(line)
+    yield f"{answer['network']} on {answer['target']}: {known} of {len(rows)} tasks have a verified record{also}"
+    yield as_text(table, width())
+    yield from equal_device_lines((row["rung"], row["source"]) for row in rows)
     if borrowed:
-        say(f"{borrowed} measured on a device of this type: `tunery compile` verifies it here, `tunery tune` times it")
-    for line in (*_expected(answer), *batch_lines(answer["batch_of_one"])):
-        say(line)
-    for reason in answer["not_used"]:
-        say(f"not used: {reason}")
+        yield (
+            f"{borrowed} measured on a device of this type: `tunery compile` verifies it here, `tunery tune` times it"
+        )
+    yield from (*_expected(answer), *batch_lines(answer["batch_of_one"]))
+    yield from (f"not used: {reason}" for reason in answer["not_used"])
     names = {row["task"]: row["name"] for row in rows}
-    for key, why in answer["refused"].items():
-        say(f"{names[key]} has no prediction: {why}")
+    yield from (f"{names[key]} has no prediction: {why}" for key, why in answer["refused"].items())
+    if answer["open"] and not fills:
+        yield f"{len(answer['open'])} have no tuned candidate; `tunery compile` predicts one, as --zero-shot shows"
 
 
 def _expected(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -162,31 +145,17 @@ def _tuning_line(answer: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _query_task(key: str, store_url: str, server: str, *, as_json: bool) -> None:
+def _of_task(key: str, records: list[dict[str, Any]]) -> Result:
     from tunery.reports.format import as_text, milliseconds, new_table, short
 
-    if url := server_of(server, store_url):
-        from tunery.web.client import connect
-
-        with connect(url) as service:
-            found = service.records(key)
-    else:
-        from tunery.reports.records import best_records
-        from tunery.store import open_store
-
-        with open_store(store_url, create=False, keep=False) as store:
-            found = best_records(store, key)
-    if not found:
+    if not records:
         raise NothingFoundError(f"no verified record of {key}; tune a network that holds it")
-    if as_json:
-        emit({"records": found})
-        return
     table = new_table("task", "key", "target", "compiler", "device", "host", "#latency ms", "candidate")
-    for one in found:
-        made = one["provenance"]
-        table.add_row(one["name"], short(one["task"]), one["target"], made["compiler"], made["device"],
-                      one.get("host") or "-", milliseconds(one["latency_s"]), one["candidate"])  # fmt: skip
-    say(as_text(table, width()))
+    for record in records:
+        made = record["provenance"]
+        table.add_row(record["name"], short(record["task"]), record["target"], made["compiler"], made["device"],
+                      record.get("host") or "-", milliseconds(record["latency_s"]), record["candidate"])  # fmt: skip
+    return Result({"records": records}, [as_text(table, width())])
 
 
 def _is_operator(subject: str) -> bool:
@@ -198,51 +167,13 @@ def _is_operator(subject: str) -> bool:
     )
 
 
-def _query_operator(subject: str, store_url: str, server: str, *, as_json: bool) -> None:
-    from tunery.reports.records import best_operators, pattern_of
-
-    pattern = pattern_of(subject)
-    if url := server_of(server, store_url):
-        from tunery.web.client import connect
-
-        with connect(url) as service:
-            found = service.operators(subject)
-    else:
-        from tunery.store import open_store
-
-        with open_store(store_url, create=False, keep=False) as store:
-            found = best_operators(store, pattern)
-    _print_operators(found, f"no verified record of {subject}; tune a network that holds it", as_json=as_json)
-
-
-def _query_all(url: str, request: "Request", *, as_json: bool, verbose: bool) -> None:
-    """Show what is known of a model's operators by every dialect, on every device."""
-    tasks = answered(url, replace(request, kind="extract"), verbose=verbose)["tasks"]
-    workloads = [task["workload"] for task in tasks]
-    if url:
-        from tunery.web.client import connect
-
-        with connect(url) as service:
-            found = service.operators(workloads=workloads)
-    else:
-        from tunery.reports.records import best_operators
-        from tunery.store import open_store
-
-        with open_store(request.store, create=False, keep=False) as store:
-            found = best_operators(store, workloads=workloads)
-    _print_operators(found, f"no verified record of any operator of {request.model}; tune it first", as_json=as_json)
-
-
-def _print_operators(found: list[dict[str, Any]], nothing: str, *, as_json: bool) -> None:
+def _operators(known: list[dict[str, Any]], nothing: str) -> Result:
     from tunery.reports.format import as_text, milliseconds, new_table, ratio, short
 
-    rows = [row for row in found if row["best"] is not None]
+    rows = [row for row in known if row["best"] is not None]
     if not rows:
         raise NothingFoundError(nothing)
     rows.sort(key=lambda row: (row["operator"] or f"~{row['name']}", row["best_s"], row["task"]))
-    if as_json:
-        emit({"operators": [{name: row[name] for name in _OPERATOR_FIELDS} for row in rows]})
-        return
     table = new_table("operator", "dialect", "target", "device", "key", "#untuned ms", "#tuned ms", "#speed-up")
     for before, row in zip([None, *rows], rows, strict=False):
         what = row["operator"] or row["name"]
@@ -252,4 +183,5 @@ def _print_operators(found: list[dict[str, Any]], nothing: str, *, as_json: bool
             short(row["task"]), milliseconds(row["baseline_s"]), milliseconds(row["best_s"]),
             ratio(row["baseline_s"], row["best_s"]),
         )  # fmt: skip
-    say(as_text(table, width()))
+    data = {"operators": [{name: row[name] for name in _OPERATOR_FIELDS} for row in rows]}
+    return Result(data, [as_text(table, width())])

@@ -1,54 +1,43 @@
 """`tunery records`: the store's upkeep."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, output_path, say
-from tunery.cli.console.remote import Server, server_of
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import output_path
+from tunery.cli.console.remote import Server, asked_of, knowing
+from tunery.domain.request import Request
 
 if TYPE_CHECKING:
     from tunery.domain import Task
 
-app = typer.Typer(help="Count, export, import and prune records.", no_args_is_help=False)
 
-
-@app.command("stats", epilog="Example: tunery records stats --json")
-def stats(
-    store: options.StoreUrl = "",
-    server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+@command("records stats", "records stats --json")
+def stats(store: options.StoreUrl = "", server: Server = "") -> Result:
     """Count what the store holds."""
-    from tunery.reports.data import plain
+    service = asked_of(server, store)
+    with knowing(service, store) as known:
+        counts = known.record_counts()
+    if service is not None:
+        counts = {**counts, "place": service.url}
 
-    if url := server_of(server, store):
-        from tunery.web.client import connect
+    def lines() -> Iterator[str]:
+        yield f"{counts['place']}: {counts['records']} records, {counts['size_bytes'] / 1e6:.1f} MB"
+        yield "{tasks} tasks of {workloads} workloads, {networks} networks, {jobs} jobs".format(**counts)
+        for title in ("outcomes", "devices", "compilers"):
+            if counts[title]:
+                yield f"{title}: {_counts(counts[title])}"
 
-        with connect(url) as service:
-            found = {**service.record_counts(), "place": service.url}
-    else:
-        from tunery.store import open_store
-
-        with open_store(store, create=False, keep=False) as opened:
-            found = plain(opened.stats())
-    if json:
-        emit(found)
-        return
-    say(f"{found['place']}: {found['records']} records, {found['size_bytes'] / 1e6:.1f} MB")
-    say("{tasks} tasks of {workloads} workloads, {networks} networks, {jobs} jobs".format(**found))
-    for title in ("outcomes", "devices", "compilers"):
-        if found[title]:
-            say(f"{title}: {_counts(found[title])}")
+    return Result(counts, lines())
 
 
-@app.command("export", epilog="Example: tunery records export records.jsonl")
+@command("records export", "records export records.jsonl")
 def export(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write.")],
     *,
@@ -66,14 +55,12 @@ def export(
     ] = "",
     task: Annotated[str, typer.Option("--task", help="With --format: this task's, by its key or its start.")] = "",
     force: options.Force = False,
-    store: options.StoreUrl = "",
+    request: Annotated[Request, Only("store", "dialect")],
     server: Server = "",
-    dialect: options.DialectName = options.DIALECT,
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Write records to a file that another store can import, as JSON lines; or a dataset as Parquet."""
-    path, key = output_path(file), None
+    path, key, store = output_path(file), None, request.store
     if parquet and (account or network or sign or server):
         raise UsageError("a dataset is made of all records here; leave out --account, --network, --sign and --server")
     if sign:
@@ -83,19 +70,16 @@ def export(
     if format_name or task:
         if parquet or account or network or sign or server:
             raise UsageError("--format is for the records of one task here; of the others it takes --task alone")
-        _export_format(path, store, format_name, task, force=force, json=json)
-        return
+        return _export_format(path, store, format_name, task, force=force)
     if parquet:
-        _export_dataset(path, store, dialect, force=force, any_compiler=any_compiler, json=json, verbose=verbose)
-        return
-    if url := server_of(server, store):
+        return _export_dataset(path, store, request.dialect, force=force, any_compiler=any_compiler, verbose=verbose)
+    if (service := asked_of(server, store)) is not None:
         if account:
             raise UsageError("a service gives an account its own records; leave out --account")
         from tunery._outputs import RECORDS, check_output
-        from tunery.web.client import connect
 
         check_output(path, RECORDS, force=force)
-        with connect(url) as service:
+        with service:
             count = service.export_records(path, network)
     else:
         from tunery.store import open_store
@@ -106,13 +90,10 @@ def export(
         from tunery.delivery.files.signing import sign_file
 
         sign_file(path, key)
-    if json:
-        emit({"records": count, "path": path})
-    else:
-        say(f"{count} records written to {path}")
+    return Result({"records": count, "path": path}, [f"{count} records written to {path}"])
 
 
-def _export_format(path: Path, store_url: str, format_name: str, key: str, *, force: bool, json: bool) -> None:
+def _export_format(path: Path, store_url: str, format_name: str, key: str, *, force: bool) -> Result:
     """Write a task's records on the device that has most of them, in the words of another program."""
     from tunery._outputs import RESULTS, whole_file
     from tunery.dialects import RecordWriter, get_dialect
@@ -137,10 +118,8 @@ def _export_format(path: Path, store_url: str, format_name: str, key: str, *, fo
     kept_in = file_of(store_url)
     with whole_file(path, RESULTS, inputs=[kept_in] if kept_in else [], force=force) as file:
         file.write(text.encode())
-    if json:
-        emit({"records": len(mine), "path": path})
-    else:
-        say(f"{len(mine)} records of {task.workload.name} written to {path}")
+    said = f"{len(mine)} records of {task.workload.name} written to {path}"
+    return Result({"records": len(mine), "path": path}, [said])
 
 
 def _kernels(tasks: "list[Task]") -> "list[Task]":
@@ -151,9 +130,7 @@ def _kernels(tasks: "list[Task]") -> "list[Task]":
     return [one for one in tasks if writers[one.target.dialect]]
 
 
-def _export_dataset(
-    file: Path, store: str, dialect: str, *, force: bool, any_compiler: bool, json: bool, verbose: bool
-) -> None:
+def _export_dataset(file: Path, store: str, dialect: str, *, force: bool, any_compiler: bool, verbose: bool) -> Result:
     from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.parquet import check_dataset_output, write_parquet
     from tunery.costmodels.training.replay import load
@@ -166,17 +143,17 @@ def _export_dataset(
     with LiveLine(verbose=verbose) as live:
         table = load(store, dialect, lambda text: live.say(text, phase="features"), any_compiler=any_compiler)
     card = write_parquet(table, file, facts(table), inputs=inputs, force=force)
-    if json:
-        emit({"candidates": len(table), "tasks": len(table.groups), "left_out": table.left_out, "path": file,
-              "card": card})  # fmt: skip
-        return
-    say(f"{len(table)} candidates of {len(table.groups)} tasks written to {file}, described in {card}")
-    for reason, count in table.left_out.items():
-        if count:
-            say(f"left out: {count} candidates {reason}")
+    said = [
+        f"{len(table)} candidates of {len(table.groups)} tasks written to {file}, described in {card}",
+        *(f"left out: {count} candidates {reason}" for reason, count in table.left_out.items() if count),
+    ]
+    data: dict[str, Any] = {
+        "candidates": len(table), "tasks": len(table.groups), "left_out": table.left_out, "path": file, "card": card,
+    }  # fmt: skip
+    return Result(data, said)
 
 
-@app.command("import", epilog="Example: tunery records import records.jsonl")
+@command("records import", "records import records.jsonl")
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `tunery records export` wrote.")],
     *,
@@ -185,9 +162,7 @@ def import_(
     ] = "",
     store: options.StoreUrl = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Take in the records of a file as hints for later searches; those that are here already are not doubled.
 
     What a file says is not believed: a candidate is checked, built, verified and timed here before it is delivered.
@@ -196,32 +171,26 @@ def import_(
         from tunery.delivery.files.signing import check_file, read_public_key
 
         check_file(file, read_public_key(Path(trusted)))
-    if url := server_of(server, store):
-        from tunery.web.client import connect
-
-        with connect(url) as service:
+    if (service := asked_of(server, store)) is not None:
+        with service:
             taken = service.import_records(file)
     else:
         from tunery.reports.data import plain
         from tunery.runtime.record_checks import import_records
 
         taken = plain(import_records(store, file))
-    if json:
-        emit(taken)
-        return
-    say(f"{taken['added']} records added, {taken['known']} were known")
+    said = [f"{taken['added']} records added, {taken['known']} were known"]
     for reason, count in taken["reasons"].items():
-        say(f"refused: {count} {'record' if count == 1 else 'records'} {reason}")
+        said.append(f"refused: {count} {'record' if count == 1 else 'records'} {reason}")
+    return Result(taken, said)
 
 
-@app.command("prune", epilog="Example: tunery records prune --keep 20")
+@command("records prune", "records prune --keep 20")
 def prune(
     keep: Annotated[int, typer.Option("--keep", min=0, max=10**9, help="How many candidates stay for each task.")],
     task: Annotated[str, typer.Option("--task", help="Only this task's records, by its key.")] = "",
     store: options.StoreUrl = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Delete all but the fastest candidates' records; what is forgotten may be paid for again."""
     from tunery.store import open_store
 
@@ -229,10 +198,7 @@ def prune(
         if task:
             opened.task(task)  # a task that is not there is a mistake, not nothing to do
         removed = opened.prune(task or None, keep=keep)
-    if json:
-        emit({"removed": removed})
-    else:
-        say(f"{removed} records deleted")
+    return Result({"removed": removed}, [f"{removed} records deleted"])
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -6,15 +6,12 @@ from typing import Annotated
 import typer
 
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, output_path, say
+from tunery.cli.console.commands import Result, command
+from tunery.cli.console.output import output_path
 from tunery.cli.console.remote import Server, Socket, own_store, server_of
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report", epilog="Example: tunery report 3f2a9c01b7de -o report.html")(report)
-
-
+@command("report", "report 3f2a9c01b7de -o report.html")
 def report(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's id, as `tunery jobs list` shows it.")],
     *,
@@ -23,9 +20,7 @@ def report(
     store: options.StoreUrl = "",
     socket: Socket = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Write a job's gain over time and spend, its operators and who worked when to one page that needs no network."""
     from tunery._outputs import PAGE, check_output, whole_file
 
@@ -35,12 +30,7 @@ def report(
 
         check_output(path, PAGE, inputs=[], force=force)
         with connect(url) as service:
-            shown = service.report(job, path)
-        if json:
-            emit({"page": path, "view": shown})
-        else:
-            say(f"written to {path}")
-        return
+            return Result({"page": path, "view": service.report(job, path)}, [f"written to {path}"])
     from tunery.reports.job import job_view
     from tunery.reports.page import job_page
     from tunery.store import file_of, open_store
@@ -53,7 +43,4 @@ def report(
         view = job_view(opened, job)
     with whole_file(path, PAGE, inputs=inputs, force=force) as file:
         file.write(job_page(view).encode())
-    if json:
-        emit({"page": path, "view": view})
-        return
-    say(f"written to {path}")
+    return Result({"page": path, "view": view}, [f"written to {path}"])

@@ -1,5 +1,6 @@
 """`tunery spend`: what jobs have cost, by stage, by task and by outcome."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,30 +8,28 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, output_path, say, width
+from tunery.cli.console.commands import Result, command
+from tunery.cli.console.output import output_path, width
 from tunery.cli.console.remote import Server, server_of
 
 if TYPE_CHECKING:
     from tunery.reports.spending import Row
 
-Chart = Annotated[str, typer.Option("--chart", metavar="FILE", help="Also draw it to this PNG, SVG or PDF file.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("spend", epilog="Example: tunery spend 3f2a9c01b7de --chart spend.png")(spend)
-
-
-def spend(  # noqa: PLR0917 - Typer reads the options from the signature
+@command("spend", "spend 3f2a9c01b7de --chart spend.png")
+def spend(
     job: Annotated[str, typer.Argument(metavar="[JOB]", help="A job's id; without one, all jobs together.")] = "",
-    prices: options.PriceSheet = "",
-    chart: Chart = "",
+    *,
+    prices: Annotated[
+        str, typer.Option("--prices", metavar="FILE", help="What the machine costs: a price sheet.")
+    ] = "",
+    chart: Annotated[
+        str, typer.Option("--chart", metavar="FILE", help="Also draw it to this PNG, SVG or PDF file.")
+    ] = "",
     force: options.Force = False,
     store: options.StoreUrl = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Show where a job's time, energy and money went, or all jobs', and what went into candidates that did not help.
 
     Money is what was charged then; with --prices, what it would cost by that sheet.
@@ -61,15 +60,11 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     if file:
         draw({VIEWS[title]: rows for title, rows in views.items()}, found["did_not_help"], file, inputs=inputs,
              force=force)  # fmt: skip
-    if json:
-        emit(found)
-    elif found["total"]:
-        _print(views, [found["total"]], found["did_not_help"])
-    else:
-        say("nothing was spent yet")
+    nothing = ["nothing was spent yet"]
+    return Result(found, _lines(views, [found["total"]], found["did_not_help"]) if found["total"] else nothing)
 
 
-def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[str, Any]]) -> None:
+def _lines(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[str, Any]]) -> Iterator[str]:
     from tunery.reports.format import as_text, duration, energy, money, new_table
     from tunery.reports.spending import SHARED, VIEWS, bar
 
@@ -86,14 +81,14 @@ def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[
             paid = " + ".join(money(amount, currency) for currency, amount in row["money"].items()) or "-"
             count = "" if row["name"] == SHARED else str(row["count"])
             table.add_row(row["name"], count, *times, joules, paid, bar(row["core_s"] / most))
-        say(as_text(table, width()) + "\n")
-    say(f"{SHARED}: import, proposals, baselines, finals, learning, workers' starts\n")
+        yield as_text(table, width()) + "\n"
+    yield f"{SHARED}: import, proposals, baselines, finals, learning, workers' starts\n"
     if total[0]["modelled"]:
-        say("energy is modelled from core time: this machine has no counter that tunery may read\n")
+        yield "energy is modelled from core time: this machine has no counter that tunery may read\n"
     if wasted:
         table = new_table("on candidates that did not help", "#runs", "#worker time", "#core time", "#energy", "")
         for row in wasted:
             shares = (f"{row[name]:.0%}" for name in ("count_share", "worker_share", "core_share", "energy_share"))
             name = "these three" if row["stage"] == "all" else row["stage"]
             table.add_row(name, *shares, bar(row["core_share"]))
-        say(as_text(table, width()))
+        yield as_text(table, width())

@@ -1,5 +1,6 @@
 """`tunery tune`: the main job."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,82 +9,58 @@ import typer
 
 from tunery._errors import TuneryError, UsageError, error_of
 from tunery.cli.console import failure, options
-from tunery.cli.console.following import report
-from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, watching
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import width
+from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, stated, watching
 from tunery.domain import JobState
+from tunery.domain.request import CompileOptions, Request
 
 if TYPE_CHECKING:
-    from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
+    from tunery.domain.request import BenchReport, CompileReport, TuneReport
     from tunery.service.session import Session
 
 BENCH_S, _COMPARED = 10.0, 0.25
 """How long each rival is timed, and what part of a budget of time all of them may take."""
-Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Also compile the network to this file.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "tune", epilog="Example: tunery tune resnet18.onnx --budget 10min -o resnet18.tunery --against onnxruntime"
-    )(tune)
-
-
+@command("tune", "tune resnet18.onnx --budget 10min -o resnet18.tunery --against onnxruntime")
 def tune(
-    model: options.ModelName,
     *,
-    target: options.TargetName = "native",
-    on: options.HostName = "",
-    budget: options.BudgetText = None,
-    latency_target: options.LatencyTarget = "",
-    prices: options.PriceSheet = "",
-    effort: Annotated[options.Effort, typer.Option("--effort", help="Trials where there is no budget.")] = (
-        options.Effort.STANDARD
-    ),
-    store: options.StoreUrl = "",
+    request: Annotated[Request, options.Tuned],
     engine: options.Engine = "",
-    output: Output = "",
-    force: options.Force = False,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="Also compile the network to this file.")
+    ] = "",
+    how: Annotated[CompileOptions, Only("force", "onnxruntime")],
     against: options.Against = "",
-    onnxruntime: options.OnnxRuntime = options.HandOver.AUTO,
-    threads: options.Threads = 0,
-    shape: options.Shapes = None,
-    seed: options.Seed = 0,
-    trust: options.Trust = False,
-    dialect: options.DialectName = options.DIALECT,
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    json: bool = False,
+    verbose: bool = False,
+) -> Result:
     """Find fast, verified kernels for a model; every measurement is kept, and the same command goes on after a stop."""
     from tunery._settings import choose_engine
 
     choose_engine(engine)
-    request = options.make_request(
-        model, target=target, on=on, budget=budget, effort=effort, store=store, threads=threads, shapes=shape,
-        seed=seed, dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
-    )  # fmt: skip
     rivals = options.parse_rivals(against)
     if rivals and request.more_shapes:
         raise UsageError("--against compares for one shape; leave it out, and then `tunery bench` compares for each")
     if rivals and len(request.dialects) > 1 and not output:
         raise UsageError("--against compares one compiled file; add -o FILE, or name one --dialect")
-    request = replace(request, options={"onnxruntime": onnxruntime.value})
-    if url := server_of(server, store):
+    request = replace(request, options={"onnxruntime": how.onnxruntime})
+    if url := server_of(server, request.store):
         if rivals:
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")
         if engine:
             raise UsageError("--engine is for this machine, not for a service; leave it out, or leave out --server")
-        path = fetched_file(request, output, force=force) if output else None
-        _tune_there(url, request, path, server, force=force, as_json=json, verbose=verbose)
-        return
+        path = fetched_file(request, output, force=how.force) if output else None
+        return _tune_there(url, request, path, server, force=how.force, as_json=json, verbose=verbose)
     path = network_path(request, output) if output else None
-    run(request, path, rivals, force=force, as_json=json, verbose=verbose)
+    return run(request, path, rivals, force=how.force, as_json=json, verbose=verbose)
 
 
 def _tune_there(
     url: str, request: "Request", output: Path | None, server: str, *, force: bool, as_json: bool, verbose: bool
-) -> None:
+) -> Result:
     """Tune at a service, and fetch the compiled network; what is advised names the `server` that was given."""
     from tunery.reports.data import tune_report
     from tunery.web.client import connect, fetch, run_there
@@ -93,19 +70,15 @@ def _tune_there(
             asked_for = replace(request, options={**request.options, "deliver": output is not None})
             status, began = run_there(service, asked_for, watcher)
         if not began or status.state is not JobState.DONE:
-            report(status, as_json=as_json)
-            raise typer.Exit(1)
+            ended = stated(status)
+            return ended._replace(exit_code=ended.exit_code or 1)
         found, compiled, error = tune_report(status, began, service.url), None, None
         if output is not None:
             try:
                 compiled, _ = fetch(service, status, began, output)
             except TuneryError as failed:
                 error = failed
-    if as_json:
-        emit({**_data(found, compiled, None), **_told(error)})
-    else:
-        _print(found, request, compiled, None, server, verbose=False)
-    _end_with(error, as_json=as_json)
+    return _result(found, request, compiled, None, error, server=server, as_json=as_json, verbose=False)
 
 
 def run(
@@ -117,7 +90,7 @@ def run(
     verbose: bool,
     force: bool = False,
     job_id: str = "",
-) -> None:
+) -> Result:
     """Tune with a live line, and compile if asked for; then compare, and print the result; `job_id` is resumed."""
     from tunery.cli.bench import compared_with
     from tunery.cli.compile import start_ahead
@@ -147,27 +120,26 @@ def run(
         if rivals and exit_code is None and not failed:
             alone = compiled.request_of(request) if compiled else request
             compared = compared_with(session, alone, rivals, bench_s, output, verbose=verbose)
-            session.note(job.job_id, COMPARED, {"latency_s": plain(compared.latency_s)})
+            compiled, compared = _agreed(compiled, compared)
+            headline = compared.verdict.headline if compared.verdict else ""
+            session.note(job.job_id, COMPARED, {"latency_s": plain(compared.latency_s), "headline": headline})
     error = None
     if failed and exit_code is None:
         error = tuned.undelivered or error_of(job.problem, job.message)
-    if as_json:
-        emit({**_data(tuned, compiled, compared), "hosts": hosts, **_told(error)})
-    else:
-        _print(tuned, request, compiled, compared, output=output, verbose=verbose)
-    if exit_code is not None:
-        raise typer.Exit(exit_code)
-    _end_with(error, as_json=as_json)
+    result = _result(
+        tuned, request, compiled, compared, error, output=output, hosts=hosts, as_json=as_json, verbose=verbose
+    )
+    return result if exit_code is None else result._replace(exit_code=exit_code)
 
 
-def _told(error: TuneryError | None) -> dict[str, str]:
-    return {"error": " ".join(str(error).split())} if error else {}
-
-
-def _end_with(error: TuneryError | None, *, as_json: bool) -> None:
-    """Raise the error that a command ends with after its result; in JSON the result has told it."""
-    if error is not None:
-        raise typer.Exit(failure.exit_code(error)) if as_json else error
+def _agreed(compiled: "CompileReport | None", compared: "BenchReport") -> "tuple[CompileReport | None, BenchReport]":
+    """Return both with one verdict: that of the file's compilation, unless the machine was busy then."""
+    if compiled is None or compared.verdict is None:
+        return compiled, compared
+    judged = compiled.verdict
+    if judged is None or (judged.not_judged and not compared.verdict.not_judged):
+        judged = replace(compared.verdict, onnxruntime_share=judged.onnxruntime_share if judged else 0.0)
+    return replace(compiled, verdict=judged), replace(compared, verdict=judged)
 
 
 def watched(
@@ -193,35 +165,42 @@ def watched(
     return report, interrupt.exit_code
 
 
-def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "BenchReport | None") -> dict[str, Any]:
-    from tunery.reports.data import bench_data, compile_data, tune_data
-
-    data = tune_data(report)
-    if compiled is not None:
-        data["compiled"] = compile_data(compiled)
-    if compared is not None:
-        data["bench"] = bench_data(compared)
-    return data
-
-
-def _print(
+def _result(
     report: "TuneReport",
     request: "Request",
     compiled: "CompileReport | None",
     compared: "BenchReport | None",
-    server: str = "",
+    error: TuneryError | None,
     *,
+    server: str = "",
     output: Path | None = None,
+    hosts: list[str] | None = None,
+    as_json: bool,
     verbose: bool,
-) -> None:
-    from tunery.cli.console.left_out import of_tune
+) -> Result:
+    """Return what a job that has tuned reached, and the `error` that its command ends with after that."""
     from tunery.domain.request import MODEL_CHANGED
-    from tunery.reports.text import tune_text
+    from tunery.reports.data import bench_data, compile_data, tune_data
 
-    left_out = of_tune(report, request) if verbose else []
-    said = tune_text(
-        report, request, compiled, compared, width(), verbose=verbose, left_out=left_out, server=server, output=output
-    )
-    say(said)
-    if compiled and compiled.model_changed and MODEL_CHANGED not in report.job.message:
-        say(MODEL_CHANGED)
+    def lines() -> Iterator[str]:
+        from tunery.cli.console.left_out import of_tune
+        from tunery.reports.text import tune_text
+
+        left_out = of_tune(report, request) if verbose else []
+        yield tune_text(
+            report, request, compiled, compared, width(), verbose=verbose, left_out=left_out, server=server,
+            output=output,
+        )  # fmt: skip
+        if compiled and compiled.model_changed and MODEL_CHANGED not in report.job.message:
+            yield MODEL_CHANGED
+        if error is not None:
+            raise error
+
+    data: dict[str, Any] = {
+        **tune_data(report),
+        **({"compiled": compile_data(compiled)} if compiled else {}),
+        **({"bench": bench_data(compared)} if compared else {}),
+        **({} if hosts is None else {"hosts": hosts}),
+        **({"error": " ".join(str(error).split())} if error else {}),
+    }
+    return Result(data, lines(), failure.exit_code(error) if error and as_json else 0)

@@ -7,47 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError, WorkError
-from tunery.cli.console import options
-from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import width
+from tunery.domain.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tunery.runtime.extraction import Extracted, Extraction
 
-app = typer.Typer(help="Networks that come with tunery.", no_args_is_help=False)
 
-
-@app.command("list", epilog="Example: tunery zoo list")
-def list_(
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+@command("zoo list", "zoo list")
+def list_() -> Result:
     """List the zoo's networks; use one as zoo:NAME, or zoo:NAME@8 with a batch of 8."""
     from tunery.models import zoo
     from tunery.reports.format import as_text, new_table
 
-    found = zoo.names()
-    if json:
-        emit({"networks": found})
-        return
+    entries = zoo.names()
     table = new_table("name", "kind", "#parameters")
-    for entry in found:
+    for entry in entries:
         table.add_row(entry.name, entry.kind, f"{entry.parameters / 1e6:.1f}M")
-    say(as_text(table, width()))
+    return Result({"networks": entries}, [as_text(table, width())])
 
 
-@app.command("extract", epilog="Example: tunery zoo extract --target native --batch 1,8")
+@command("zoo extract", "zoo extract --target native --batch 1,8")
 def extract(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Networks; all without names.")] = None,
     *,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes, joined by commas.")] = "1",
-    target: options.TargetName = "native",
-    store: options.StoreUrl = "",
-    threads: options.Threads = 0,
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    request: Annotated[Request, Only("target", "store", "threads")],
+    verbose: bool = False,
+) -> Result:
     """Extract the tasks of the zoo's networks into the store, and count them by kind of operator.
 
     Networks that the store knows already are only counted, so a run that was stopped goes on.
@@ -56,18 +46,12 @@ def extract(
     from tunery.runtime.extraction import extract_many
 
     models = _models(names or [], _batches(batch))
-    request = options.make_request(
-        "", target=target, store=store, threads=threads, shapes=None, dialect=options.DIALECT
-    )
     with LiveLine(verbose=verbose) as live:
         count = _Count(len(models), live)
-        found = extract_many(request, models, count.add)
-    if not any(one.tasks for one in found.models):
-        raise WorkError(f"no network could be extracted; the first one: {found.models[0].failure}")
-    if json:
-        emit(_data(found))
-    else:
-        _print(found)
+        extraction = extract_many(request, models, count.add)
+    if not any(one.tasks for one in extraction.models):
+        raise WorkError(f"no network could be extracted; the first one: {extraction.models[0].failure}")
+    return Result(_data(extraction), _lines(extraction))
 
 
 def _batches(text: str) -> list[int]:
@@ -130,7 +114,7 @@ def _networks(found: "Extraction") -> int:
     return len({one.model.partition("@")[0] for one in found.models if not one.failure})
 
 
-def _print(found: "Extraction") -> None:
+def _lines(found: "Extraction") -> "Iterator[str]":
     from tunery.reports.format import as_text, duration, new_table
     from tunery.runtime.extraction import count_by_kind, count_tasks
 
@@ -142,13 +126,13 @@ def _print(found: "Extraction") -> None:
         numbers = (row.models, row.tasks, row.unique, row.tunable, row.calls)
         table.add_row(row.kind, *(f"{number:,}" for number in numbers))
     cached = sum(one.cached for one in found.models)
-    say(f"{_networks(found)} networks on {found.target} in {duration(found.wall_s)}; the store knew {cached} of "
+    yield (f"{_networks(found)} networks on {found.target} in {duration(found.wall_s)}; the store knew {cached} of "
         f"{len(found.models)} extractions")  # fmt: skip
-    say(as_text(table, width()))
+    yield as_text(table, width())
     failures = [one for one in found.models if one.failure]
     if failures:
-        say(f"\nnot extracted: {len(failures)} of {len(found.models)}")
+        yield f"\nnot extracted: {len(failures)} of {len(found.models)}"
         table = new_table("model", "reason")
         for one in failures:
             table.add_row(one.model, one.failure)
-        say(as_text(table, width()))
+        yield as_text(table, width())

@@ -4,12 +4,28 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tunery._errors import TuneryError
-from tunery.domain import DEFAULT_KIND, SEGMENT, Budget, JobStatus, Network, Spend, Task
+from tunery.domain import DEFAULT_KIND, Budget, JobStatus, Network, Spend, Task
 
 DEFAULT_DIALECT = "metaschedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field is asked for: the text of its help, and what commands and services need beside its type.
+
+    `flags` are the command line's where they are not of the field's name; an `argument` has none.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    argument: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,45 +48,61 @@ NO_TRIMMING = Trimming(filter=False, abandon=False, allocate=False)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: a model, a target and what it may cost.
+    """One request: a model, a target and what it may cost. A field without an `Option` is no user's setting.
 
     Attributes:
-        model: An ONNX file, a `.pt2` file or `zoo:NAME`.
-        shapes: The shapes of dynamic inputs by name; of a named dimension its size, as a shape of one number.
-        target: `native`, a target's name or a JSON object.
-        dialect: One dialect, or several joined by commas, of which the faster network counts.
-        threads: The kernels' number of threads; 0 is all cores that affinity and quota grant, and one on a GPU.
-        budget: What the job may cost.
-        effort: `quick`, `standard` or `full`.
-        store: A database's URL or a file's path.
+        shapes: By input; of a named dimension its size, as a shape of one number. `more_shapes` are further ones.
+        dialect: Of several, the faster network counts.
+        threads: 0 is one on a GPU.
+        store: "" is the user's own, as with `prices`, or else the sheet that ships with tunery.
         pretrained: Whether the search starts from the cost model that ships with tunery.
-        prices: The file of a price sheet; "" is the user's own, or else the one that ships with tunery.
-        latency_target_s: A network's latency (a sum over tasks) that is good enough.
+        latency_target_s: As a sum over tasks.
         trimming: What is filtered and abandoned; for studies.
         kind: One of `service/kinds`.
         options: What a job of that kind is given beside the rest.
-        trust: Whether a torch program may run code that it holds.
-        on: The host whose device is measured on; "" is this one.
-        more_shapes: Further shapes of the same model.
+        on: "" is this host.
     """
 
-    model: str
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    target: str = "native"
-    dialect: str = DEFAULT_DIALECT
-    threads: int = 0
-    budget: Budget = field(default_factory=Budget)
-    effort: str = "standard"
-    store: str = ""
-    seed: int = 0
+    model: Annotated[
+        str,
+        Option(
+            "An ONNX file, a saved torch program (.pt2), zoo:NAME, or a kernel file (.toml).",
+            metavar="MODEL",
+            argument=True,
+        ),
+    ]
+    shapes: Annotated[
+        Mapping[str, tuple[int, ...]],
+        Option(
+            "Shape of an input (x=1x3x224x224) or size of a dimension (batch=4); several by commas; repeatable.",
+            ("--shape",),
+            "NAME=SIZES",
+        ),
+    ] = field(default_factory=dict)
+    target: Annotated[str, Option("What to generate code for: native, a name, or JSON.")] = "native"
+    dialect: Annotated[
+        str, Option("A compiler: see `tunery dialects`; tune and compile take several by commas.", metavar="NAME")
+    ] = DEFAULT_DIALECT
+    threads: Annotated[int, Option("Threads of a kernel; 0: all usable cores.", least=0, most=65_536)] = 0
+    budget: Annotated[
+        Budget, Option("What it may cost: 10min, 500trials, $2, 50kJ; several by commas, or repeated.")
+    ] = field(default_factory=Budget)
+    effort: Annotated[str, Option("Trials where there is no budget.", choices=("quick", "standard", "full"))] = (
+        "standard"
+    )
+    store: Annotated[str, Option("Where records are kept: a file or a database URL.")] = ""
+    seed: Annotated[int, Option("Seed of the search.", least=0, most=2**31 - 1)] = 0
     pretrained: bool = True
-    prices: str = ""
-    latency_target_s: float | None = None
+    prices: Annotated[str, Option("What the machine costs: a price sheet.", metavar="FILE")] = ""
+    latency_target_s: Annotated[
+        float | None,
+        Option("A network latency that is good enough: stop there.", ("--latency-target",), "12ms"),
+    ] = None
     trimming: Trimming = field(default_factory=Trimming)
     kind: str = DEFAULT_KIND
     options: Mapping[str, Any] = field(default_factory=dict)
-    trust: bool = False
-    on: str = ""
+    trust: Annotated[bool, Option("Let a torch program (.pt2) run code that it holds.")] = False
+    on: Annotated[str, Option("The host to measure on: see `tunery hosts`.", metavar="HOST")] = ""
     more_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
     @property
@@ -121,9 +153,16 @@ class Options:
 class QueryOptions(Options):
     """Whether operators without a record are predicted, or `few_shot` predictions of each measured first."""
 
-    predict: bool = False
-    few_shot: int = 0
-    few_shot_seconds: float | None = None
+    predict: Annotated[bool, Option("Predict and verify a schedule where there is no record.", ("--zero-shot",))] = (
+        False
+    )
+    few_shot: Annotated[
+        int, Option("Measure this many predictions of each task without a record.", least=0, most=64)
+    ] = 0
+    few_shot_seconds: Annotated[
+        float | None,
+        Option("Measure no longer than this; heavy and uncertain tasks come first.", ("--few-shot-budget",), "TIME"),
+    ] = None
 
     @property
     def policy(self) -> FillPolicy | None:
@@ -138,21 +177,21 @@ ONNXRUNTIME, NEEDED = ("auto", "never", "parts"), "needed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions(QueryOptions):
-    """How a network is compiled to a file.
+    """How a network is compiled to a file, for the request's target and further `targets`.
 
-    Attributes:
-        force: Whether the file may replace one of another kind.
-        sign: The private key that signs it; "" for none.
-        any_shape: Whether ONNX Runtime runs shapes that it was not compiled for: the file holds the model too.
-        onnxruntime: What may be handed over to ONNX Runtime: `auto` whatever it runs faster, `parts` all but the whole
-            network, `never` nothing: then the file has the compiler's kernels alone, or there is none.
-        targets: Further targets beside the request's.
+    Where ONNX Runtime may run nothing, the file has the compiler's kernels alone, or there is none.
     """
 
-    force: bool = False
-    sign: str = ""
-    any_shape: bool = False
-    onnxruntime: str = "auto"
+    force: Annotated[bool, Option("Let the output replace a file of another kind.")] = False
+    sign: Annotated[str, Option("Sign it with this private key.", metavar="KEY")] = ""
+    any_shape: Annotated[bool, Option("Let ONNX Runtime run other shapes: the file holds the model too.")] = False
+    onnxruntime: Annotated[
+        str,
+        Option(
+            "What ONNX Runtime may run: what it runs faster (auto), not the whole network (parts), nothing (never).",
+            choices=ONNXRUNTIME,
+        ),
+    ] = "auto"
     targets: tuple[str, ...] = ()
 
     @property
@@ -280,6 +319,7 @@ class BenchReport:
     inside the network, `kernels` the same by workload (None and empty if not known): the network's time over
     `kernels_s` is dispatch and allocation. `wrong` names the other compiled files that compute something else than ONNX
     Runtime: their times say nothing. `absent` says why a rival could not take part. `batch_of_one` is the network's.
+    `verdict` is as a compilation's, None where ONNX Runtime took no part.
     """
 
     network: str
@@ -293,18 +333,7 @@ class BenchReport:
     absent: Mapping[str, str] = field(default_factory=dict)
     kernels: Mapping[str, float] = field(default_factory=dict)
     batch_of_one: tuple[str, ...] = ()
-
-    @property
-    def elsewhere_s(self) -> float:
-        """What ONNX Runtime takes of it, for the nodes that it runs."""
-        return sum(seconds for name, seconds in self.kernels.items() if name.startswith(SEGMENT))
-
-    @property
-    def both_s(self) -> tuple[float, float]:
-        """What the tasks take that were timed alone, by their calls: alone, and inside the network."""
-        both = [(task.weight * task.latency_s, task.weight * task.inside_s)
-                for task in self.tasks if task.latency_s and task.inside_s]  # fmt: skip
-        return sum(alone_s for alone_s, _ in both), sum(inside_s for _, inside_s in both)
+    verdict: "Verdict | None" = None
 
     @property
     def layouts_s(self) -> float:

@@ -196,13 +196,12 @@ def bench_report(data: Mapping[str, Any]) -> "BenchReport":
 
     from tunery.domain.request import BenchReport
 
-    return TypeAdapter(BenchReport).validate_python(dict(data))
+    return TypeAdapter(BenchReport).validate_python({k: v for k, v in data.items() if k != "headline"})
 
 
 def bench_data(report: "BenchReport") -> dict[str, Any]:
     """Return the documented JSON object of `bench`."""
-    data: dict[str, Any] = plain(report)
-    return data
+    return {**plain(report), "headline": report.verdict.headline if report.verdict else None}
 
 
 def collect_data(report: "CollectReport") -> dict[str, Any]:

@@ -63,10 +63,10 @@ class Operator:
 class JobView:
     """One job: its state, what its network took before and after, its curve, operators and stages, and its spend.
 
-    `before_s` and `after_s` are sums over the tasks that were reached. `whole_s` and `onnxruntime_s` are the latencies
-    of the compiled file and of ONNX Runtime as last timed beside one another, None where they were not. `headline` says
-    who runs the compiled file ("" without one). `answer` is that of a job of another kind than tuning. The curve's
-    pauses are left out.
+    `before_s` and `after_s` are sums over the tasks that were reached, `first_s` that when each of them had a verified
+    candidate for the first time. `whole_s` and `onnxruntime_s` are the latencies of the compiled file and of ONNX
+    Runtime as last timed beside one another, None where they were not. `headline` says who runs the compiled file (""
+    without one). `answer` is that of a job of another kind than tuning. The curve's pauses are left out.
     """
 
     job: str
@@ -74,12 +74,15 @@ class JobView:
     network: str
     model: str
     target: str
+    threads: int
+    dialect: str
     state: str
     message: str
     created_at: float
     updated_at: float
     spend: Spend
     before_s: float | None
+    first_s: float | None
     after_s: float | None
     whole_s: float | None
     onnxruntime_s: float | None
@@ -103,13 +106,14 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
     latest = {event.kind: event.payload for event in events}
     whole_s, theirs_s, theirs = _compared(latest)
     after_s = total(reached, "best_s") if reached else None
+    curve, first_s = _curve(status, trials)
     operators = sorted((_operator(task, after_s, theirs) for task in status.tasks), key=_by_share)
     return JobView(
         status.job_id, status.kind, str(request.get("name", "")), str(request.get("model", "")),
-        str(request.get("target", "")), status.state.value, status.message, status.created_at, status.updated_at,
-        status.spend, total(reached, "baseline_s") if reached else None, after_s, whole_s, theirs_s,
-        headline_of(latest),
-        tuple(_curve(status, trials)), tuple(operators), tuple(_stages(events)), latest.get(ANSWER, {}),
+        str(request.get("target", "")), int(request.get("threads") or 0), str(request.get("dialect", "")),
+        status.state.value, status.message, status.created_at, status.updated_at, status.spend,
+        total(reached, "baseline_s") if reached else None, first_s, after_s, whole_s, theirs_s, headline_of(latest),
+        tuple(curve), tuple(operators), tuple(_stages(events)), latest.get(ANSWER, {}),
     )  # fmt: skip
 
 
@@ -130,7 +134,8 @@ def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float
 
 def headline_of(latest: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the sentence about a job's compiled file from its latest events by kind; "" without a file."""
-    return str(latest.get(COMPILED, latest.get(ANSWER, {})).get("headline") or "")
+    told = (latest.get(kind, {}).get("headline") for kind in (COMPARED, COMPILED, ANSWER))
+    return str(next(filter(None, told), ""))
 
 
 def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, float | None, Mapping[str, float]]:
@@ -149,15 +154,17 @@ def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, fl
 # -- the curve --------------------------------------------------------------------------------------------------------
 
 
-def _curve(status: JobStatus, trials: "Sequence[Trial]") -> list[Point]:
+def _curve(status: JobStatus, trials: "Sequence[Trial]") -> tuple[list[Point], float | None]:
     """Return the sum of the tasks' best latencies from each moment on at which it changed, and at the end.
+
+    The second value is the sum when each task had a verified candidate, None where one has none.
 
     A candidate's latest final is its latency, before that its latest race. A task whose best was known before the job
     began has it from then on.
     """
     tasks = {task.task_key: task for task in reached_of(status.tasks)}
     if not tasks or any(task.baseline_s is None or task.best_s is None for task in tasks.values()):
-        return []
+        return [], None
     known: dict[str, dict[str, Trial]] = {key: {} for key in tasks}
     for trial in trials:
         if trial.task_key in known and trial.rank_s is not None:
@@ -166,6 +173,8 @@ def _curve(status: JobStatus, trials: "Sequence[Trial]") -> list[Point]:
     best = dict(first)
     so_far: dict[str, dict[str, float]] = {key: {} for key in tasks}
     final: set[tuple[str, str]] = set()
+    waiting = {key for key, task in tasks.items() if task.tunable and first[key] == task.baseline_s}
+    first_s = None if waiting else _weighted(tasks, first)
     paid_s, points = 0.0, [Point(0.0, 0.0, _weighted(tasks, best))]
     clock = _Clock(status, trials)
     for trial in trials:
@@ -180,12 +189,15 @@ def _curve(status: JobStatus, trials: "Sequence[Trial]") -> list[Point]:
             final.add(which)
         best[trial.task_key] = min(*mine.values(), first[trial.task_key])
         latency_s = _weighted(tasks, best)
+        if waiting:
+            waiting.discard(trial.task_key)
+            first_s = None if waiting else latency_s
         if not math.isclose(latency_s, points[-1].latency_s, rel_tol=1e-4):
             points.append(Point(at_s, paid_s, latency_s))
     last = total(list(tasks.values()), "best_s")
     assert last is not None
     points.append(Point(max(clock.end_s, points[-1].at_s), paid_s, last))
-    return points
+    return points, first_s
 
 
 def _at_first(task: TaskState, ours: Mapping[str, "Trial"]) -> float:

@@ -67,7 +67,7 @@ def tune_text(
         *(headlines(compiled) if compiled else []),
         *_tasks_text(job.tasks, width),
         *(dialect_lines(compiled) if compiled else []),
-        *([f"\n{bench_text(compared, width)}\n"] if compared else []),
+        *([f"\n{bench_text(compared, width, headline=not compiled)}\n"] if compared else []),
         *best_host_lines(job.tasks),
         *parameter_lines(job.tasks),
         *_at_once(report, server),
@@ -76,7 +76,7 @@ def tune_text(
         *([] if compared else batch_lines(report.network.batch_of_one)),
         *elsewhere_lines(compiled.elsewhere if compiled else report.elsewhere),
         *left_out,
-        *cost_lines(replace(job, outlook=()) if no_kernels else job),
+        *cost_lines(replace(job, outlook=()) if no_kernels else job, verbose=verbose),
         f"stored in   {report.store}",
         *(
             []
@@ -262,12 +262,17 @@ def best_host_lines(tasks: Iterable[TaskState]) -> list[str]:
     return equal_device_lines((Rung.EXACT, f"host {task.best_host}") for task in tasks if task.best_host)
 
 
-def cost_lines(job: JobStatus) -> list[str]:
-    """Say what a job has spent, what is left of its limits, and what more would probably buy."""
+def cost_lines(job: JobStatus, *, verbose: bool) -> list[str]:
+    """Say what a job has spent, what is left of its limits, and what more would probably buy.
+
+    Energy and money are told where they are limited, else only where more is asked for.
+    """
     spend, left = job.spend, job.remaining
     used = [duration(spend.wall_s), f"{spend.trials} trials"]
-    used += [energy(spend.joules, modelled=spend.modelled)] if spend.joules is not None else []
-    used += [money(spend.money, spend.currency)] if spend.money is not None else []
+    if spend.joules is not None and (verbose or "joules" in left):
+        used.append(energy(spend.joules, modelled=spend.modelled))
+    if spend.money is not None and (verbose or "money" in left):
+        used.append(money(spend.money, spend.currency))
     show: dict[str, Callable[[float], str]] = {
         "seconds": duration,
         "trials": lambda count: f"{count:.0f} trials",
@@ -278,7 +283,7 @@ def cost_lines(job: JobStatus) -> list[str]:
     lines = [f"spent       {', '.join(used)}{'; not used: ' + ', '.join(rest) if rest else ''}"]
     if job.outlook:
         more = job.outlook[len(job.outlook) // 2]
-        price = f", {money(more.money, more.currency)}" if more.money else ""
+        price = f", {money(more.money, more.currency)}" if more.money and (verbose or "money" in left) else ""
         now_s = total(job.tasks, "best_s") if len({task.dialect for task in job.tasks}) == 1 else None
         now = f" instead of {milliseconds(now_s)} ms" if now_s else ""
         now += " (untuned where not reached)" if now and any(task.unreached for task in job.tasks) else ""

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from tunery.accounting.meter import BudgetMeter, Plan
@@ -14,15 +15,21 @@ from tunery.tuning.allocation.allocator import Unit, unit_of
 class RunBudget:
     """The limits of a job read at this moment, in a run that `began` then (monotonic seconds) after `before` was spent.
 
-    `trials` are those of all runs, kept up to date by whoever counts them. Of a limit of time `reserve_s` are kept for
+    `trials` are those of all runs, kept up to date by whoever counts them. Of a limit of time `reserve` is kept for
     what follows: compiling, comparing, and the way back to the prompt.
     """
 
     def __init__(  # noqa: PLR0917 - limits and what they count from
-        self, limits: Plan, before: Spend, account: Account, cores: int, began: float, reserve_s: float = 0.0
+        self,
+        limits: Plan,
+        before: Spend,
+        account: Account,
+        cores: int,
+        began: float,
+        reserve: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._own, self.account, self._why = limits, account, ""
-        self.reserve_s = reserve_s
+        self._reserve = reserve
         self._cores, self._began = cores, began
         self._ended: float | None = None
         self._before, self._meter = before, self._metered(limits, before)
@@ -72,6 +79,10 @@ class RunBudget:
     @trials.setter
     def trials(self, trials: int) -> None:
         self._meter.trials = trials
+
+    @property
+    def reserve_s(self) -> float:
+        return self._reserve()
 
     def elapsed_s(self) -> float:
         return (self._ended or time.monotonic()) - self._began

@@ -55,7 +55,8 @@ class TuningJob:
     `device` is the one that the runtime's measurers have. `ending` says in which state a cancelled `run` leaves it.
     `deliver` is what is done with what was reached, before the job ends and on its account; it returns what of that
     went wrong. Of a job over several dialects this is a turn of one; `beside` are its tasks of others, and if it
-    `goes_on` another turn follows. Of a budget of time `reserve_s` are left for what follows.
+    `goes_on` another turn follows. Of a budget of time `reserve` is left for what follows, by the number of tasks that
+    are untried.
     """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
@@ -70,7 +71,7 @@ class TuningJob:
         deliver: Callable[[Account], Awaitable[str]] | None = None,
         beside: Sequence[TaskState] = (),
         goes_on: bool = False,
-        reserve_s: float = 0.0,
+        reserve: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
         self.status, self._deliver, self._beside, self._goes_on = status, deliver, beside, goes_on
         runtime, store, request, imported = work.runtime, work.store, work.request, work.model_read
@@ -96,6 +97,11 @@ class TuningJob:
         self._context.most_trials = self._limits.trials
         self._context.cut_off = self._cut_off
         began = time.monotonic() if began is None else began
+
+        def reserve_s() -> float:
+            searches = self.searches
+            return reserve(sum(one.task.tunable and one.state.untried for one in searches) if searches else tunable)
+
         self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began, reserve_s)
         self._reporter = Reporter(self._context, self._allowance, self._sums, beside)
 

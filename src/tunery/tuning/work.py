@@ -29,7 +29,7 @@ class Work:
     `imported` is the job's model once it was read: every part of the job works on these bytes, whatever happens to the
     file meanwhile. `notify` is called with the job's progress. A job without an `account` is charged to nobody.
     Of a job over several dialects it is the first one's, `others` are those of the others, and `refused` has a sentence
-    about each that takes no part.
+    about each that takes no part. A budget of time ends at `until` (monotonic seconds; None: there is none).
     """
 
     runtime: Runtime
@@ -41,6 +41,7 @@ class Work:
     account: Account | None = None
     others: "tuple[Work, ...]" = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    until: float | None = None
 
     @property
     def each(self) -> "tuple[Work, ...]":

@@ -9,9 +9,9 @@ from tunery.service.manager import JobManager
 from tunery.web import _files, _jobs, _knowledge, _operations, _people
 from tunery.web._hub import Hub
 from tunery.web._limits import BodyLimit
+from tunery.web._pages import Pages
 from tunery.web._problems import add_handlers
 from tunery.web._service import Service
-from tunery.web.pages import Pages
 from tunery.web.views import ROUTERS
 
 

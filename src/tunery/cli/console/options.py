@@ -1,56 +1,56 @@
-"""The options that commands share, and how a request is made of them."""
+"""What commands are given, as what it means: requests and compile options of text."""
 
 import json
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tunery._errors import UsageError
-from tunery.domain.request import DEFAULT_DIALECT, MOST_SHAPES
-
-if TYPE_CHECKING:
-    from tunery.domain.request import Request
-
-
-class Effort(StrEnum):
-    """How many trials a task gets where no budget is given."""
-
-    QUICK = "quick"
-    STANDARD = "standard"
-    FULL = "full"
-
-
-class HandOver(StrEnum):
-    """What ONNX Runtime may run of a compiled file."""
-
-    AUTO = "auto"
-    NEVER = "never"
-    PARTS = "parts"
-
+from tunery.cli.console.commands import READERS, Only
+from tunery.domain.request import DEFAULT_DIALECT, MOST_SHAPES, CompileOptions, QueryOptions, Request
 
 RIVALS = ("onnxruntime", "untuned", "torch", "torch-compiled")
 _SMALL_BYTES = 64 << 20
 _SIZES = r"[1-9][0-9]{0,9}(?:x[1-9][0-9]{0,9})*"
 _SHAPE = re.compile(rf"(?P<name>.+)=(?P<sizes>{_SIZES}(?:,{_SIZES})*)", re.DOTALL)
 
+StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="What workers run in: local, or ray for the nodes of a cluster.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Let the output replace a file of another kind.")]
+Trusted = Annotated[
+    list[Path] | None, typer.Option("--trusted", metavar="KEY", help="Check signatures with this public key.")
+]
+Sign = Annotated[str, typer.Option("--sign", metavar="KEY", help="Sign it with this private key.")]
+Against = Annotated[
+    str, typer.Option("--against", help="Rivals to compare with: onnxruntime, untuned, torch, torch-compiled.")
+]
+Measured = Only("model", "target", "on", "store", "threads", "shapes", "trust", "dialect")
+"""The options of a request of what is known of a model."""
+Tuned = Only(
+    "model", "target", "on", "budget", "latency_target_s", "prices", "effort", "store", "threads", "shapes", "seed",
+    "trust", "dialect",
+)  # fmt: skip
+Few = ("few_shot", "few_shot_seconds")
 
-def check_model(model: str) -> str:
+
+def check_model(model: str) -> None:
     """Refuse a file that is not there before anything is imported to read it."""
-    if model.partition(":")[0] == model and not os.path.lexists(model):
+    if model and model.partition(":")[0] == model and not os.path.lexists(model):
         with suppress(ModuleNotFoundError):  # a service may have what this installation has not
             from tunery.models import check
 
             check(model)
-    return model
 
 
-def check_shapes(request: "Request") -> None:
+def check_shapes(request: Request) -> None:
     """Refuse a small ONNX file with inputs of unknown size at once: the workers find that out in any case."""
     path = Path(request.model)
     if path.suffix == ".onnx" and path.is_file() and path.stat().st_size <= _SMALL_BYTES:
@@ -59,129 +59,79 @@ def check_shapes(request: "Request") -> None:
         check_inputs(path, [one.shapes for one in request.each_shape])
 
 
-ModelName = Annotated[
-    str,
-    typer.Argument(
-        callback=check_model,
-        metavar="MODEL",
-        help="An ONNX file, a saved torch program (.pt2), zoo:NAME, or a kernel file (.toml).",
-    ),
-]
-TargetName = Annotated[str, typer.Option("--target", help="What to generate code for: native, a name, or JSON.")]
-HostName = Annotated[str, typer.Option("--on", metavar="HOST", help="The host to measure on: see `tunery hosts`.")]
-Engine = Annotated[
-    str, typer.Option("--engine", metavar="NAME", help="What workers run in: local, or ray for the nodes of a cluster.")
-]
-StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
-Threads = Annotated[int, typer.Option("--threads", min=0, max=65_536, help="Threads of a kernel; 0: all usable cores.")]
-Shapes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape", metavar="NAME=SIZES",
-        help="Shape of an input (x=1x3x224x224) or size of a dimension (batch=4); several by commas; repeatable.",
-    ),
-]  # fmt: skip
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the search.")]
-DialectName = Annotated[
-    str,
-    typer.Option(
-        "--dialect", metavar="NAME", help="A compiler: see `tunery dialects`; tune and compile take several by commas."
-    ),
-]
-FewShot = Annotated[
-    int, typer.Option("--few-shot", min=0, max=64, help="Measure this many predictions of each task without a record.")
-]
-FewShotBudget = Annotated[
-    str | None,
-    typer.Option(
-        "--few-shot-budget", metavar="TIME", help="Measure no longer than this; heavy and uncertain tasks come first."
-    ),
-]
-OnnxRuntime = Annotated[
-    HandOver,
-    typer.Option(
-        "--onnxruntime",
-        help="What ONNX Runtime may run: what it runs faster (auto), not the whole network (parts), nothing (never).",
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Let the output replace a file of another kind.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Let a torch program (.pt2) run code that it holds.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
-Against = Annotated[
-    str, typer.Option("--against", help="Rivals to compare with: onnxruntime, untuned, torch, torch-compiled.")
-]
-BudgetText = Annotated[
-    list[str] | None,
-    typer.Option("--budget", help="What it may cost: 10min, 500trials, $2, 50kJ; several by commas, or repeated."),
-]
-LatencyTarget = Annotated[
-    str, typer.Option("--latency-target", metavar="12ms", help="A network latency that is good enough: stop there.")
-]
-PriceSheet = Annotated[str, typer.Option("--prices", metavar="FILE", help="What the machine costs: a price sheet.")]
-DIALECT = DEFAULT_DIALECT
-
-
 def make_request(
-    model: str,
+    model: str = "",
     *,
-    target: str,
-    store: str,
-    threads: int,
-    shapes: Sequence[str] | None,
-    dialect: str,
+    shapes: Sequence[str] | None = None,
     budget: Sequence[str] | None = None,
     prices: str = "",
-    latency_target: str = "",
-    effort: Effort = Effort.STANDARD,
-    seed: int = 0,
-    trust: bool = False,
+    latency_target_s: str = "",
+    effort: str = "standard",
     on: str = "",
-) -> "Request":
+    **same: Any,
+) -> Request:
     """Return the request that the options describe.
 
     Raises:
-        UsageError: a shape or the budget is malformed.
+        UsageError: there is no such model, or a shape or the budget is malformed.
     """
-    from tunery.dialects import file_dialect
     from tunery.domain import Budget, parse_latency
-    from tunery.domain.request import Request
 
+    check_model(model)
     first, *more = parse_shapes(shapes or ())
-    return Request(
+    request = Request(
         model=model,
         shapes=first,
         more_shapes=tuple(more),
-        target=target,
-        dialect=(file_dialect(model) if dialect == DIALECT else None) or dialect,
-        threads=threads,
         budget=Budget.parse(budget) if budget else Budget(),
-        effort=effort.value,
-        store=store,
-        seed=seed,
-        latency_target_s=parse_latency(latency_target) if latency_target else None,
+        latency_target_s=parse_latency(latency_target_s) if latency_target_s else None,
         prices=str(Path(prices).resolve()) if prices else "",
-        trust=trust,
+        effort=str(effort),
         on="" if on == "native" else on,
+        **same,
     )
+    return of_model(request, model)
 
 
-def fill_options(few_shot: int, within: str | None = None, *, predict: bool) -> dict[str, Any]:
-    """Return the options of a job that say how to fill what no record answers.
+def of_model(request: Request, model: str) -> Request:
+    """Return the request for a model, of the dialect that its file is for if none was named."""
+    from tunery.dialects import file_dialect
+
+    dialect = (file_dialect(model) if request.dialect == DEFAULT_DIALECT else None) or request.dialect
+    return replace(request, model=model, dialect=dialect)
+
+
+def make_options(**given: Any) -> CompileOptions:
+    """Return how a network is compiled."""
+    if "onnxruntime" in given:
+        given["onnxruntime"] = str(given["onnxruntime"])
+    return CompileOptions(**_filled(given))
+
+
+def make_query(**given: Any) -> QueryOptions:
+    """Return how what no record answers is filled."""
+    return QueryOptions(**_filled(given))
+
+
+def _filled(given: dict[str, Any]) -> dict[str, Any]:
+    """Read how long predictions are measured.
 
     Raises:
-        UsageError: `within` is no duration, or there is nothing to measure within it.
+        UsageError: it is no duration, or there is nothing to measure within it.
     """
     from tunery.domain import Budget
 
-    if not within:
-        return {"predict": predict, "few_shot": few_shot}
-    if not few_shot:
+    if not (within := given.get("few_shot_seconds")):
+        return {name: value for name, value in given.items() if name != "few_shot_seconds"}
+    if not given["few_shot"]:
         raise UsageError("--few-shot-budget limits what --few-shot measures; give --few-shot 4 with it")
     budget = Budget.parse(within, {})
     if budget.seconds is None or budget != Budget(seconds=budget.seconds):
         raise UsageError(f"--few-shot-budget {within!r} is not a time; write for example 20s or 2min")
-    return {"predict": predict, "few_shot": few_shot, "few_shot_seconds": budget.seconds}
+    return {**given, "few_shot_seconds": budget.seconds}
+
+
+READERS.update({Request: make_request, CompileOptions: make_options, QueryOptions: make_query})
 
 
 def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:

@@ -1,6 +1,7 @@
 """Where a command is carried out: by a service, this user's own or one on the network, or here with added hosts."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError, WorkError
-from tunery.cli.console.following import followed
+from tunery.cli.console.commands import Result
 from tunery.cli.console.output import output_path, remark
 
 if TYPE_CHECKING:
+    from tunery.cli.console.live import LiveLine
+    from tunery.domain import JobStatus
     from tunery.domain.request import Request
+    from tunery.store import Store
     from tunery.web.client import ServiceClient, Watcher
 
 Server = Annotated[
     str, typer.Option("--server", metavar="URL", help="Let this service do it, where `tunery login` was given a token.")
 ]
+_MOST_EVENTS = 1_000_000
 Socket = Annotated[str, typer.Option("--socket", metavar="FILE", help="Where your own service listens.")]
 
 
@@ -150,3 +155,137 @@ def watching(
 
     with followed(verbose=verbose, server=service.name, output=output, force=force) as live:
         yield Watcher(remark, live.began, live.show)
+
+
+class Follower:
+    """Shows a job as it goes: of this user's service, or of the one at `server`; `fetch` are options of a file's."""
+
+    def __init__(self, live: "LiveLine", server: str, fetch: Sequence[str]) -> None:
+        self._live, self._job = live, ""
+        self._options = [*fetch, *(["--server", server] if server else [])]
+
+    def began(self, job_id: str) -> None:
+        """Note the job's id, and say it."""
+        self._job = job_id
+        remark(f"job {job_id}; Ctrl-C leaves it running")
+
+    def show(self, kind: str, data: dict[str, Any]) -> None:
+        """Show an event, if it is progress."""
+        from tunery.web.client import progress_of
+
+        if (progress := progress_of(kind, data)) is not None:
+            self._live.show(progress)
+
+    def left(self) -> None:
+        """Say how to come back."""
+        self._live.close()
+        if self._job:
+            again = shlex.join(["tunery", "jobs", "watch", self._job, *self._options])
+            remark(f"job {self._job} goes on; come back with `{again}`")
+
+
+@contextmanager
+def followed(*, verbose: bool, server: str = "", output: Path | None = None, force: bool = False) -> Iterator[Follower]:
+    """Follow a job in the block, whose file goes to `output`; a Ctrl-C ends the following, not the job."""
+    from tunery.cli.console.live import LiveLine
+
+    fetch = [] if output is None else ["-o", str(output), *(["--force"] if force else [])]
+    with LiveLine(verbose=verbose) as live:
+        follower = Follower(live, server, fetch)
+        try:
+            yield follower
+        except KeyboardInterrupt:
+            follower.left()
+            raise typer.Exit(130) from None
+
+
+def stated(status: "JobStatus") -> Result:
+    """Return how a job stands; one that failed makes the command fail, as the same would have here."""
+    from tunery._errors import error_of
+    from tunery.cli.console.failure import exit_code
+    from tunery.domain import JobState
+    from tunery.reports.data import sums
+    from tunery.reports.format import duration, milliseconds
+
+    before, after = sums(status.tasks)
+    what = "sum of tasks reached" if any(task.unreached for task in status.tasks) else "sum of tasks"
+    gain = f", {what} {milliseconds(after)} ms (untuned {milliseconds(before)})" if after else ""
+    spent = f"{status.spend.trials} trials in {duration(status.spend.wall_s)}"
+    said = f"job {status.job_id}: {status.state.value}, {spent}{gain}{f': {status.message}' * bool(status.message)}"
+    failed = status.state is JobState.FAILED
+    return Result(summary(status), [said], exit_code(error_of(status.problem, status.message)) if failed else 0)
+
+
+def summary(status: Any) -> dict[str, Any]:
+    """Return a job as JSON shows it in a list."""
+    return {
+        "job": status.job_id,
+        "kind": status.kind,
+        "network": status.request.get("name"),
+        "model": status.request.get("model"),
+        "status": status.state,
+        "message": status.message,
+        "problem": status.problem,
+        "spend": status.spend,
+        "created_at": status.created_at,
+        "updated_at": status.updated_at,
+    }
+
+
+class Here:
+    """What a store of this machine knows, by the methods of a service's client."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+
+    def records(self, key: str) -> list[dict[str, Any]]:
+        from tunery.reports.records import best_records
+
+        return best_records(self._store, key)
+
+    def operators(self, operator: str = "", workloads: Sequence[str] = ()) -> list[dict[str, Any]]:
+        from tunery.reports.records import best_operators, pattern_of
+
+        return best_operators(self._store, pattern_of(operator) if operator else None, workloads or None)
+
+    def record_counts(self) -> dict[str, Any]:
+        from tunery.reports.data import plain
+
+        counts: dict[str, Any] = plain(self._store.stats())
+        return counts
+
+    def log(self, job_id: str) -> list[dict[str, Any]]:
+        events = self._store.events.after(job_id=job_id, limit=_MOST_EVENTS)
+        return [{"id": one.number, **one.payload, "kind": one.kind, "at": one.created_at} for one in events]
+
+    def failures(self, job_id: str) -> list[dict[str, Any]]:
+        from tunery.reports.job import MOST_FAILURES, failure_data
+
+        return failure_data(self._store.job(job_id).tasks, self._store.failures(job_id, MOST_FAILURES))
+
+    def spend(self, job_id: str = "", prices: str = "") -> dict[str, Any]:
+        from tunery.reports.spending import spend_data
+
+        return spend_data(self._store, job_id, prices=prices)
+
+
+@contextmanager
+def knowing(service: "ServiceClient | None", store: str) -> "Iterator[ServiceClient | Here]":
+    """Give what answers questions about records and jobs: a service, or else a store of this machine."""
+    if service is not None:
+        with service:
+            yield service
+        return
+    from tunery.store import open_store
+
+    with open_store(store, create=False, keep=False) as opened:
+        yield Here(opened)
+
+
+def asked_of(server: str, store: str) -> "ServiceClient | None":
+    """Return the service on the network that a command is for, None where it is for a store of this machine."""
+    if not (url := server_of(server, store)):
+        return None
+    from tunery.web.client import connect
+
+    return connect(url)

@@ -6,27 +6,20 @@ from typing import Annotated
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli.console import options
-from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.commands import Result, command
+from tunery.cli.console.output import width
 from tunery.cli.console.remote import Server, server_of
 
-app = typer.Typer(help="Create and list the accounts of a service; make, list and end tokens.", no_args_is_help=False)
 AccountName = Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, dots and dashes.")]
 RoleName = Annotated[str, typer.Option("--role", help="reader, user, developer or admin.")]
 
 
-def register(program: typer.Typer) -> None:
-    """Add the command `login`."""
-    program.command("login", epilog="Example: tunery login http://127.0.0.1:7433")(login)
-
-
+@command("login", "login http://127.0.0.1:7433")
 def login(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="Where the service is; those of several coordinators by commas.")
     ],
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Keep a service's URL and token for later commands; the token is asked for, or read from standard input."""
     from tunery.web.client import login as keep
     from tunery.web.client import urls_in
@@ -39,38 +32,30 @@ def login(
             "no token was given; `tunery serve` prints the first, `tunery accounts token NAME` makes others"
         )
     account, silent = keep(url, token.strip())
-    if json:
-        emit({"url": url, "account": account, "silent": silent})
-        return
-    say(f"logged in at {url} as {account['name']}, {account['role']}; use it with --server {url.partition(',')[0]}")
-    for one in silent:
-        say(f"{one} does not answer now; it is asked where the others do not answer")
+    said = [f"logged in at {url} as {account['name']}, {account['role']}; use it with --server {url.partition(',')[0]}"]
+    said += [f"{one} does not answer now; it is asked where the others do not answer" for one in silent]
+    return Result({"url": url, "account": account, "silent": silent}, said)
 
 
-@app.command("list", epilog="Example: tunery accounts list")
+@command("accounts list", "accounts list")
 def list_(
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """List the accounts."""
     from tunery.reports.format import as_text, new_table
     from tunery.web.client import connect
 
     with connect(server) as service:
         found = service.accounts()
-    if json:
-        emit({"accounts": found})
-        return
     table = new_table("account", "role", "#weight", "#priority", "#month")
     for one in found:
         limit = one["month_money"]
         table.add_row(one["name"], one["role"], f"{one['weight']:g}", str(one["priority"]),
                       "no limit" if limit is None else f"{limit:g}")  # fmt: skip
-    say(as_text(table, width()))
+    return Result({"accounts": found}, [as_text(table, width())])
 
 
-@app.command("create", epilog="Example: tunery accounts create ann --role user")
+@command("accounts create", "accounts create ann --role user")
 def create(
     name: AccountName,
     *,
@@ -78,19 +63,17 @@ def create(
     weight: Annotated[float, typer.Option("--weight", help="Its share of the machines beside others'.")] = 1.0,
     priority: Annotated[int, typer.Option("--priority", help="The highest its jobs may ask for, 0 to 10.")] = 0,
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Create an account with a token, which is shown this once."""
     from tunery.web.client import connect
 
     with connect(server) as service:
         service.create_account({"name": name, "role": role, "weight": weight, "priority": priority})
         made = service.create_token(name, {"role": role})
-    _print_token(name, made, as_json=json)
+    return _token(name, made)
 
 
-@app.command("token", epilog="Example: tunery accounts token ann --role reader --days 30")
+@command("accounts token", "accounts token ann --role reader --days 30")
 def token(
     name: AccountName,
     *,
@@ -101,9 +84,7 @@ def token(
     store: Annotated[
         str, typer.Option("--store", help="On the service's machine, without a login: the store, a file or a URL.")
     ] = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Make another token of an account, which is shown this once."""
     wanted = {"role": role, "days": days, "label": label}
     url = server_of(server, store)
@@ -116,16 +97,14 @@ def token(
 
         with connect(url) as service:
             made = service.create_token(name, wanted)
-    _print_token(name, made, as_json=json)
+    return _token(name, made)
 
 
-@app.command("tokens", epilog="Example: tunery accounts tokens ann")
+@command("accounts tokens", "accounts tokens ann")
 def tokens(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="An account; one's own where none is named.")] = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """List an account's tokens, without their texts."""
     from tunery.reports.format import as_text, new_table
     from tunery.web.client import connect
@@ -133,38 +112,28 @@ def tokens(
     with connect(server) as service:
         name = name or service.me()["name"]
         found = service.tokens(name)
-    if json:
-        emit({"account": name, "tokens": found})
-        return
     table = new_table("id", "role", "label", "made", "ends")
     for one in found:
         made, ends = (one[key] and one[key][:16].replace("T", " ") for key in ("created_at", "expires_at"))
         table.add_row(one["id"], one["role"], one["label"], made, ends or "never")
-    say(as_text(table, width()))
+    return Result({"account": name, "tokens": found}, [as_text(table, width())])
 
 
-@app.command("end-token", epilog="Example: tunery accounts end-token ann 1f2e3d4c5b6a")
+@command("accounts end-token", "accounts end-token ann 1f2e3d4c5b6a")
 def end_token(
     name: AccountName,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's, from `accounts tokens`.")],
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """End a token: nobody uses it from now on."""
     from tunery.web.client import connect
 
     with connect(server) as service:
         service.end_token(name, token_id)
-    if json:
-        emit({"account": name, "ended": token_id})
-    else:
-        say(f"the token {token_id} of {name} has ended")
+    return Result({"account": name, "ended": token_id}, [f"the token {token_id} of {name} has ended"])
 
 
-def _print_token(name: str, made: dict[str, object], *, as_json: bool) -> None:
-    if as_json:
-        emit({"account": name, **made})
-    else:
-        until = f", until {str(made['expires_at'])[:16].replace('T', ' ')} UTC" if made["expires_at"] else ""
-        say(f"{made['token']}\nis the token of {name}, of the role {made['role']}{until}; it is shown this once")
+def _token(name: str, made: dict[str, object]) -> Result:
+    until = f", until {str(made['expires_at'])[:16].replace('T', ' ')} UTC" if made["expires_at"] else ""
+    said = f"{made['token']}\nis the token of {name}, of the role {made['role']}{until}; it is shown this once"
+    return Result({"account": name, **made}, [said])

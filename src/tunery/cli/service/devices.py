@@ -1,6 +1,7 @@
 """`tunery devices`: what can run kernels here, and how many measurements it bears at once."""
 
 import platform
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,32 +9,28 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, remark, say, width
-from tunery.cli.console.remote import Server, server_of
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import remark, width
+from tunery.cli.console.remote import Server, asked_of
+from tunery.domain.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tunery.domain import Calibration
+    from tunery.web.client import ServiceClient
 
-app = typer.Typer(help="What can run kernels here.", no_args_is_help=False)
 SlotThreads = Annotated[int, typer.Option("--threads", min=1, help="Threads of a kernel: as many cores make a slot.")]
 
 
-@app.command("list", epilog="Example: tunery devices list --json")
-def list_(
-    store: options.StoreUrl = "",
-    server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+@command("devices list", "devices list --json")
+def list_(store: options.StoreUrl = "", server: Server = "", verbose: bool = False) -> Result:
     """List this machine's devices, with their fingerprint, their records, and what calibration found.
 
     At a service, those that it has measured on.
     """
-    if url := server_of(server, store):
-        _list_there(url, as_json=json)
-        return
+    if (service := asked_of(server, store)) is not None:
+        return _list_there(service)
     from tunery._extras import pip_install
     from tunery.devices.here import devices_here
     from tunery.reports.format import printable
@@ -56,31 +53,31 @@ def list_(
         }
         for device, made in zip(found, calibrations, strict=True)
     ]
-    if json:
-        emit({"devices": here, "unusable": unusable, "elsewhere": known})
-        return
-    for device, made in zip(here, calibrations, strict=True):
-        _print({**device, "cores": len(device["cores"])}, made)
-    for kind, why in unusable.items():
-        if verbose or pip_install(kind) not in why:  # of what is not installed few want to hear
-            say(printable(f"{kind}  cannot be used: {why}", lines=False))
-    for fingerprint, count in known.items():
-        one = measured.get(fingerprint)
-        name, host = (str(one.facts.get("name", "")), one.host) if one else ("", "")
-        say(_elsewhere(fingerprint, name, count, "" if host == platform.node() else host))
+
+    def lines() -> "Iterator[str]":
+        for device, made in zip(here, calibrations, strict=True):
+            yield from _lines({**device, "cores": len(device["cores"])}, made)
+        for kind, why in unusable.items():
+            if verbose or pip_install(kind) not in why:  # of what is not installed few want to hear
+                yield printable(f"{kind}  cannot be used: {why}", lines=False)
+        for fingerprint, count in known.items():
+            one = measured.get(fingerprint)
+            name, host = (str(one.facts.get("name", "")), one.host) if one else ("", "")
+            yield _elsewhere(fingerprint, name, count, "" if host == platform.node() else host)
+
+    return Result({"devices": here, "unusable": unusable, "elsewhere": known}, lines())
 
 
 def _elsewhere(fingerprint: str, name: str, count: int, host: str = "") -> str:
     return "  ".join(filter(None, ("elsewhere", host, name, fingerprint, f"{count} records")))
 
 
-def _list_there(url: str, *, as_json: bool) -> None:
+def _list_there(service: "ServiceClient") -> Result:
     from pydantic import TypeAdapter
 
     from tunery.domain import Calibration
-    from tunery.web.client import connect
 
-    with connect(url) as service:
+    with service:
         found = service.devices()
     for calibration in (one for device in found for one in device["calibrations"]):
         calibration["made_at"] = datetime.fromisoformat(calibration["made_at"]).timestamp()
@@ -92,40 +89,36 @@ def _list_there(url: str, *, as_json: bool) -> None:
          "calibrations": [{"device": one["fingerprint"], **calibration} for calibration in one["calibrations"]]}
         for one in found
     ]  # fmt: skip
-    if as_json:
-        emit({"devices": devices, "elsewhere": {}})
-        return
-    for one, where in zip(devices, (one["host"] for one in found), strict=True):
-        if where:
-            _print(one, TypeAdapter(list[Calibration]).validate_python(one["calibrations"]))
-        else:
-            say(_elsewhere(one["fingerprint"], str(one["name"]), one["records"]))
-    if not devices:
-        say("no devices yet: the service has measured nothing")
+
+    def lines() -> "Iterator[str]":
+        for one, where in zip(devices, (one["host"] for one in found), strict=True):
+            if where:
+                yield from _lines(one, TypeAdapter(list[Calibration]).validate_python(one["calibrations"]))
+            else:
+                yield _elsewhere(one["fingerprint"], str(one["name"]), one["records"])
+        if not devices:
+            yield "no devices yet: the service has measured nothing"
+
+    return Result({"devices": devices, "elsewhere": {}}, lines())
 
 
-def _print(device: "Mapping[str, Any]", calibrations: "Sequence[Calibration]") -> None:
-    say(f"{device['kind']}  {device['name']}, {device['cores']} cores  {device['fingerprint']}  "
-        f"{device['records']} records")  # fmt: skip
-    for name, value in device["facts"].items():
-        say(f"  {name}: {_fact(value)}")
+def _lines(device: "Mapping[str, Any]", calibrations: "Sequence[Calibration]") -> "Iterator[str]":
+    what = f"{device['kind']}  {device['name']}, {device['cores']} cores"
+    yield f"{what}  {device['fingerprint']}  {device['records']} records"
+    yield from (f"  {name}: {_fact(value)}" for name, value in device["facts"].items())
     for calibration in calibrations:
-        _show(calibration)
+        yield from _shown(calibration)
     if not calibrations:
-        say("  not calibrated: `tunery devices calibrate` finds out how many measurements it bears at once")
+        yield "  not calibrated: `tunery devices calibrate` finds out how many measurements it bears at once"
 
 
-@app.command("calibrate", epilog="Example: tunery devices calibrate --threads 1")
+@command("devices calibrate", "devices calibrate --threads 1")
 def calibrate(
     *,
-    target: options.TargetName = "native",
     threads: SlotThreads = 1,
-    store: options.StoreUrl = "",
     server: Annotated[str, typer.Option("--server", hidden=True)] = "",
-    dialect: options.DialectName = options.DIALECT,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+    request: Annotated[Request, Only("target", "store", "dialect")],
+) -> Result:
     """Time reference kernels alone and beside one another, and store how many may be measured at once."""
     if server:
         raise UsageError(
@@ -134,16 +127,12 @@ def calibrate(
     from tunery.cli.console.interrupt import Interrupt
     from tunery.service.session import calibrate_device
 
-    request = options.make_request("", target=target, store=store, threads=threads, shapes=None, dialect=dialect)
     try:
         with Interrupt(lambda: None):  # asyncio's own would wait for the end of a measurement
-            found = calibrate_device(request, remark)
+            found = calibrate_device(replace(request, threads=threads), remark)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped; nothing of this calibration is kept") from None
-    if json:
-        emit(_data(found))
-        return
-    _show(found)
+    return Result(_data(found), _shown(found))
 
 
 def _data(calibration: "Calibration") -> dict[str, Any]:
@@ -152,11 +141,11 @@ def _data(calibration: "Calibration") -> dict[str, Any]:
     return {**asdict(calibration), "points": [asdict(point) for point in calibration.points]}
 
 
-def _show(calibration: "Calibration") -> None:
+def _shown(calibration: "Calibration") -> "Iterator[str]":
     from tunery.reports.format import as_text, new_table
 
     slots = f"{calibration.slots} slot{'s' if calibration.slots > 1 else ''}"
-    say(f"  calibrated for kernels of {calibration.threads} threads ({calibration.dialect}), {slots}:")
+    yield f"  calibrated for kernels of {calibration.threads} threads ({calibration.dialect}), {slots}:"
     table = new_table("kernels", "#at once", "#slower", "#tau", "#tau alone", "#throughput", "chosen")
     for point in calibration.points:
         table.add_row(
@@ -169,11 +158,11 @@ def _show(calibration: "Calibration") -> None:
             "yes" if calibration.degrees.get(point.kind) == point.degree else "",
         )
     if calibration.points:
-        say(as_text(table, width()))
+        yield as_text(table, width())
     chosen = ", ".join(f"{degree} for {kind}-bound" for kind, degree in calibration.degrees.items())
-    say(f"  measurements at once: {chosen} kernels")
+    yield f"  measurements at once: {chosen} kernels"
     if calibration.neighbours_disturb:
-        say("  even one neighbour distorts timings, so nothing runs beside a measurement here")
+        yield "  even one neighbour distorts timings, so nothing runs beside a measurement here"
 
 
 def _fact(value: object) -> str:

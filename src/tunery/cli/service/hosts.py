@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from tunery.cli.console import options
-from tunery.cli.console.output import emit, remark, say
+from tunery.cli.console.commands import Result, command
+from tunery.cli.console.output import remark, say
 from tunery.cli.console.remote import Server, server_of
 
-app = typer.Typer(help="Other machines that work for this one.", no_args_is_help=False)
 HostName = Annotated[str, typer.Argument(metavar="NAME", help="What the host is called here.")]
 Connect = Annotated[
     str, typer.Option("--connect", metavar="COMMAND", help='What reaches it, such as "ssh pi@10.0.0.7".')
@@ -19,13 +18,11 @@ Connect = Annotated[
 _NONE = 'no hosts yet; add one: tunery hosts add NAME --connect "ssh USER@HOST"'
 
 
-@app.command("add", epilog='Example: tunery hosts add pi4 --connect "ssh pi@10.0.0.7"')
+@command("hosts add", 'hosts add pi4 --connect "ssh pi@10.0.0.7"')
 def add(
     name: HostName,
     connect: Connect,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Add a host that any command reaches; `tunery agent --stdio` is appended to it."""
     from dataclasses import asdict
 
@@ -33,20 +30,18 @@ def add(
 
     before = next((host.connect for host in added_hosts() if host.name == name), "")
     added = add_host(name, connect)
-    if json:
-        emit(asdict(added))
-        return
     done = f"{name} has another command, not {before!r} any more" if before not in ("", connect) else f"{name} is added"
-    say(f"{done}: jobs build there from now on, those of a running service too; "
-        f"`tunery hosts check {name}` says whether it is ready")  # fmt: skip
+    said = (
+        f"{done}: jobs build there from now on, those of a running service too; "
+        f"`tunery hosts check {name}` says whether it is ready"
+    )
+    return Result(asdict(added), [said])
 
 
-@app.command("list", epilog="Example: tunery hosts list")
+@command("hosts list", "hosts list")
 def list_(
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """List the hosts that were added; with --server, the machines that work for a service."""
     if url := server_of(server):
         from tunery.reports.format import duration
@@ -54,18 +49,16 @@ def list_(
 
         with connect(url) as service:
             found = service.hosts()
-        if json:
-            emit({"hosts": found})
-            return
+        lines = []
         for one in found:
             waiting = ", ".join(f"{count} {kind}" for kind, count in one["queue"].items())
             load = f"{one['busy']} of {one['granted']} cores busy" if one["granted"] else ""
             did = f"{duration(one['core_s'])} of core time so far" if one.get("core_s") else ""
             others = f"{one['others']:.1f} used by others" if one.get("others") else ""
             said = ", ".join(filter(None, (load, others, did)))
-            say("  ".join(filter(None, (one["name"], one["state"], said, waiting and f"waiting: {waiting}",
-                                        one["trouble"]))))  # fmt: skip
-        return
+            told = (one["name"], one["state"], said, waiting and f"waiting: {waiting}", one["trouble"])
+            lines.append("  ".join(filter(None, told)))
+        return Result({"hosts": found}, lines)
     from dataclasses import asdict
 
     from tunery._errors import StoreError
@@ -77,22 +70,19 @@ def list_(
     used: dict[str, float] = {}
     with suppress(StoreError), open_store(create=False, keep=False) as store:  # the list needs none
         used = {host: sums.core_s for host, sums in store.ledger_by_host().items()}
-    if json:
-        emit({"hosts": [{**asdict(host), "core_s": used.get(host.name, 0.0)} for host in hosts]})
-        return
+    lines = []
     for host in hosts:
         did = f"  {duration(used[host.name])} of core time so far" if host.name in used else ""
-        say(f"{host.name}  {host.connect}{did}")
-    if not hosts:
-        say(_NONE)
+        lines.append(f"{host.name}  {host.connect}{did}")
+    return Result({"hosts": [{**asdict(host), "core_s": used.get(host.name, 0.0)} for host in hosts]}, lines or [_NONE])
 
 
-@app.command("check", epilog="Example: tunery hosts check pi4")
+@command("hosts check", "hosts check pi4")
 def check(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="One host; all where none is named.")] = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+    *,
+    json: bool = False,
+) -> Result:
     """Connect to hosts and say in plain words what is missing there: each line says ok, absent, warn or fail."""
     from pathlib import Path
     from tempfile import TemporaryDirectory
@@ -115,22 +105,15 @@ def check(
     if not (found or json):
         say(_NONE)
     failed = any(one.state is CheckState.FAIL for checks in found.values() for one in checks)
-    if json:
-        emit({"ok": not failed, "hosts": found})
-    raise typer.Exit(1 if failed else 0)
+    return Result({"ok": not failed, "hosts": found}, (), int(failed))
 
 
-@app.command("remove", epilog="Example: tunery hosts remove pi4")
+@command("hosts remove", "hosts remove pi4")
 def remove(
     name: HostName,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """Forget a host; nothing is changed there, and a running service leaves it."""
     from tunery.engines.remote.registry import remove_host
 
     remove_host(name)
-    if json:
-        emit({"removed": name})
-        return
-    say(f"{name} is removed")
+    return Result({"removed": name}, [f"{name} is removed"])

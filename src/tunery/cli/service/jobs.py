@@ -1,7 +1,7 @@
 """`tunery jobs`: what was asked for, how it stands, and what a service shall do about it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,43 +9,52 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.following import followed, report, summary
-from tunery.cli.console.output import emit, output_path, say, width
-from tunery.cli.console.remote import Server, Socket, network_path, own_service, server_of, service_at, service_or_none
+from tunery.cli.console.commands import Only, Result, command
+from tunery.cli.console.output import output_path, width
+from tunery.cli.console.remote import (
+    Here,
+    Server,
+    Socket,
+    followed,
+    knowing,
+    network_path,
+    own_service,
+    server_of,
+    service_at,
+    service_or_none,
+    stated,
+    summary,
+)
+from tunery.domain.request import Request
 
 if TYPE_CHECKING:
     from tunery.domain import JobStatus
-    from tunery.store import Store
     from tunery.web.client import ServiceClient
 
-_MOST_EVENTS = 1_000_000
-
-app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tunery jobs list` shows it.")]
 
 
-@app.command("list", epilog="Example: tunery jobs list")
+@command("jobs list", "jobs list")
 def list_(
     *,
     store: options.StoreUrl = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Show the latest so many.")] = 50,
     socket: Socket = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+) -> Result:
     """List the jobs, latest first."""
+    latest = _latest(store, socket, server, limit)
+    return Result({"jobs": [summary(status) for status in latest]}, _list(latest))
+
+
+def _list(latest: "list[JobStatus]") -> Iterator[str]:
     from tunery.domain import JobState
     from tunery.reports.data import sums
     from tunery.reports.format import as_text, duration, milliseconds, new_table, printable, ratio
 
-    found = _latest(store, socket, server, limit)
-    if json:
-        emit({"jobs": [summary(status) for status in found]})
-        return
     columns = ("job", "kind", "network", "state", "#trials", "#time", "#untuned ms", "#tuned ms", "#speed-up", "begun")
     table = new_table(*columns)
-    for status in found:
+    for status in latest:
         before, after = sums(status.tasks)
         name = printable(str(status.request.get("name", "")), lines=False)
         table.add_row(
@@ -53,15 +62,15 @@ def list_(
             duration(status.spend.wall_s), milliseconds(before), milliseconds(after), ratio(before, after),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created_at)),
         )  # fmt: skip
-    say(as_text(table, width()) if found else "no jobs yet; start one with `tunery tune MODEL --budget 10min`")
+    yield (as_text(table, width()) if latest else "no jobs yet; start one with `tunery tune MODEL --budget 10min`")
     waiting: dict[str, list[str]] = {}
-    for status in found:
+    for status in latest:
         if status.state is JobState.QUEUED and status.message:
             waiting.setdefault(status.message, []).append(status.job_id)
     for why, jobs in waiting.items():
-        say(printable(f"{', '.join(jobs)}: {why}", lines=False))
-    if any(task.unreached for status in found for task in status.tasks):
-        say("latencies are sums of the tasks that a job reached, as `tunery jobs show` lists them")
+        yield printable(f"{', '.join(jobs)}: {why}", lines=False)
+    if any(task.unreached for status in latest for task in status.tasks):
+        yield "latencies are sums of the tasks that a job reached, as `tunery jobs show` lists them"
 
 
 def _latest(store: str, socket: str, server: str, limit: int) -> "list[JobStatus]":
@@ -76,54 +85,61 @@ def _latest(store: str, socket: str, server: str, limit: int) -> "list[JobStatus
         return opened.jobs(limit)
 
 
-@app.command("show", epilog="Example: tunery jobs show 3f2a9c01b7de")
+@command("jobs show", "jobs show 3f2a9c01b7de")
 def show(
     job: JobId,
     *,
     store: options.StoreUrl = "",
     socket: Socket = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Show a job: what was asked for, its tasks, and what it has spent."""
     from tunery.reports.data import plain, task_data
-    from tunery.reports.format import as_text, duration, printable
     from tunery.reports.job import COMPILED, headline_of, host_seconds
-    from tunery.reports.text import best_host_lines, cost_lines, filter_lines, tasks_table
 
     status, answer, events = _one(job, store, socket, server)
     hosts = host_seconds(events)
     headline = headline_of({COMPILED: (answer or {}).get(COMPILED, answer or {})})
-    if json:
-        more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
-        tasks = [task_data(task) for task in status.tasks]
-        emit(
-            {
-                **summary(status),
-                **more,
-                "request": status.request,
-                "tasks": tasks,
-                "answer": answer,
-                "hosts": hosts,
-                "headline": headline,
-            }
-        )
-        return
-    say(printable(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip(), lines=False))
+    data = {
+        **summary(status),
+        "remaining": plain(status.remaining),
+        "outlook": plain(status.outlook),
+        "request": status.request,
+        "tasks": [task_data(task) for task in status.tasks],
+        "answer": answer,
+        "hosts": hosts,
+        "headline": headline,
+    }
+    return Result(data, _show(status, answer, headline, hosts, verbose=verbose))
+
+
+def _show(
+    status: "JobStatus",
+    answer: "dict[str, Any] | None",
+    headline: str,
+    hosts: Mapping[str, Mapping[str, float]],
+    *,
+    verbose: bool,
+) -> Iterator[str]:
+    from tunery.reports.format import as_text, duration, printable
+    from tunery.reports.text import best_host_lines, cost_lines, filter_lines, tasks_table
+
+    yield printable(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip(), lines=False)
     if headline:
-        say(headline)
+        yield headline
     asked = "  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"})
-    say(printable(asked, lines=False))
+    yield printable(asked, lines=False)
     if status.tasks:
-        say(as_text(tasks_table(status.tasks), width()))
+        yield as_text(tasks_table(status.tasks), width())
     for name, value in (answer or {}).items() if not status.tasks else ():
-        say(printable(f"{name}: {value}", lines=False))
+        yield printable(f"{name}: {value}", lines=False)
+    yield from (*best_host_lines(status.tasks), *filter_lines(status), *cost_lines(status, verbose=verbose))
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in status.spend.stage_s.items())
-    found = [*best_host_lines(status.tasks), *filter_lines(status), *cost_lines(status)]
-    say("\n".join([*found, *([f"of workers  {stages}"] if stages else [])]))
+    if stages and verbose:
+        yield f"of workers  {stages}"
     for host, kinds in hosts.items() if len(hosts) > 1 else ():
-        say(f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items()))
+        yield f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items())
 
 
 def _one(
@@ -144,7 +160,7 @@ def _one(
 
     with open_store(store, create=False, keep=False) as opened:
         status = opened.job(job_id)
-        return status, _shown(status.kind, answer_of(opened, status)), _stored_events(opened, job_id)
+        return status, _shown(status.kind, answer_of(opened, status)), Here(opened).log(job_id)
 
 
 def _shown(kind: str, answer: "dict[str, Any] | None") -> "dict[str, Any] | None":
@@ -157,67 +173,44 @@ def _shown(kind: str, answer: "dict[str, Any] | None") -> "dict[str, Any] | None
     return {COMPILED: answer[COMPILED]} if COMPILED in answer else None
 
 
-@app.command("log", epilog="Example: tunery jobs log 3f2a9c01b7de")
-def log(
-    job: JobId,
-    *,
-    store: options.StoreUrl = "",
-    socket: Socket = "",
-    server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+@command("jobs log", "jobs log 3f2a9c01b7de")
+def log(job: JobId, *, store: options.StoreUrl = "", socket: Socket = "", server: Server = "") -> Result:
     """Show what has happened to a job, and which candidates failed; with --json, all that is known of it."""
     from tunery.reports.job import failure_text
 
-    events, failures = _events(job, store, socket, server)
-    if json:
-        emit({"job": job, "events": events, "failures": failures})
-        return
-    lines = [(event["at"], _said(event)) for event in events] + [(one["at"], failure_text(one)) for one in failures]
-    for at, what in sorted(lines, key=lambda line: line[0]):
-        say(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}  {what}")
+    with knowing(service_or_none(server, socket, store), store) as known:
+        events, failures = list(known.log(job)), known.failures(job)
+    rows = [(event["at"], _said(event)) for event in events] + [(one["at"], failure_text(one)) for one in failures]
+    lines = (
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}  {what}"
+        for at, what in sorted(rows, key=lambda row: row[0])
+    )
+    return Result({"job": job, "events": events, "failures": failures}, lines)
 
 
 def _said(event: Mapping[str, Any]) -> str:
     return f"{event['state']}  {event['message']}".rstrip() if event["kind"] == "state" else str(event["kind"])
 
 
-def _events(job_id: str, store: str, socket: str, server: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what has happened to a job, and its candidates that failed."""
-    if service := service_or_none(server, socket, store):
-        with service:
-            return list(service.log(job_id)), service.failures(job_id)
-    from tunery.reports.job import MOST_FAILURES, failure_data
-    from tunery.store import open_store
-
-    with open_store(store, create=False, keep=False) as opened:
-        failed = opened.failures(job_id, MOST_FAILURES)
-        return _stored_events(opened, job_id), failure_data(opened.job(job_id).tasks, failed)
-
-
-def _stored_events(store: "Store", job_id: str) -> list[dict[str, Any]]:
-    """Return a stored job's events as a service tells them."""
-    found = store.events.after(job_id=job_id, limit=_MOST_EVENTS)
-    return [{"id": e.number, **e.payload, "kind": e.kind, "at": e.created_at} for e in found]
-
-
-@app.command("submit", epilog="Example: tunery jobs submit resnet18.onnx --budget 10min --priority 2")
+@command("jobs submit", "jobs submit resnet18.onnx --budget 10min --priority 2")
 def submit_(
-    model: options.ModelName,
     *,
-    target: options.TargetName = "native",
-    budget: options.BudgetText = None,
-    latency_target: options.LatencyTarget = "",
-    prices: options.PriceSheet = "",
-    effort: Annotated[options.Effort, typer.Option("--effort", help="Trials where there is no budget.")] = (
-        options.Effort.STANDARD
-    ),
-    threads: options.Threads = 0,
-    shape: options.Shapes = None,
-    seed: options.Seed = 0,
-    dialect: options.DialectName = options.DIALECT,
-    trust: options.Trust = False,
+    request: Annotated[
+        Request,
+        Only(
+            "model",
+            "target",
+            "budget",
+            "latency_target_s",
+            "prices",
+            "effort",
+            "threads",
+            "shapes",
+            "seed",
+            "dialect",
+            "trust",
+        ),
+    ],
     kind: Annotated[
         str, typer.Option("--kind", help="What it does: tune, compile, query, …; a wrong one lists them.")
     ] = "tune",
@@ -231,17 +224,12 @@ def submit_(
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the job to end.")] = False,
     socket: Socket = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Give a job to a service and follow it; it goes on without us."""
     from tunery.domain.request import ShareRequest
     from tunery.web.client import status_of, submit
 
-    request = options.make_request(
-        model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
-        dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
-    )  # fmt: skip
     request = replace(request, kind=kind, options=options.job_options(option or []))
     share = ShareRequest(owner, weight, priority)
     with service_at(server, socket) as service:
@@ -252,28 +240,26 @@ def submit_(
                 "a service takes no option 'output'; `tunery compile MODEL -o FILE --server URL` fetches a file"
             )
         if detach:
-            report(status_of(submit(service, request, share)), as_json=json)
-            return
+            return stated(status_of(submit(service, request, share)))
         with followed(verbose=verbose, server=service.name) as live:
             job = submit(service, request, share)
             live.began(job["id"])
             job = service.follow(job["id"], live.show)
-    _report(job, as_json=json)
+    return _ended(job)
 
 
-def _report(job: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print how a job of a service has ended, and for which inputs a batch of one was taken."""
+def _ended(job: Mapping[str, Any]) -> Result:
+    """Return how a job of a service has ended, and for which inputs a batch of one was taken."""
     from tunery.reports.comparison import batch_lines
     from tunery.web.client import status_of
 
     answer = job["answer"] or {}
     told = next((one for name in ("network", "described") if isinstance(one := answer.get(name), Mapping)), answer)
-    for line in () if as_json else batch_lines(told.get("batch_of_one", ())):
-        say(line)
-    report(status_of(job), as_json=as_json)
+    data, lines, code = stated(status_of(job))
+    return Result(data, [*batch_lines(told.get("batch_of_one", ())), *lines], code)
 
 
-@app.command("watch", epilog="Example: tunery jobs watch 3f2a9c01b7de")
+@command("jobs watch", "jobs watch 3f2a9c01b7de")
 def watch(
     job: JobId,
     *,
@@ -283,9 +269,8 @@ def watch(
     force: options.Force = False,
     socket: Socket = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Follow a job of a service to its end; Ctrl-C leaves it running."""
     from tunery._outputs import NETWORK, check_output
     from tunery.domain import JobState
@@ -301,44 +286,31 @@ def watch(
         status = status_of(ended)
         if file is not None and status.state is JobState.DONE:
             fetch(service, status, ended["answer"] or {}, file)
-    _report(ended, as_json=json)
-    if file is not None and not json and status.state is JobState.DONE:
-        say(f"written to {file}")
+    data, lines, code = _ended(ended)
+    written = [f"written to {file}"] if file is not None and status.state is JobState.DONE else []
+    return Result(data, [*lines, *written], code)
 
 
-@app.command("cancel", epilog="Example: tunery jobs cancel 3f2a9c01b7de")
-def cancel(
-    job: JobId,
-    socket: Socket = "",
-    server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+@command("jobs cancel", "jobs cancel 3f2a9c01b7de")
+def cancel(job: JobId, socket: Socket = "", server: Server = "") -> Result:
     """End a job of a service for good; what it has measured is kept."""
-    _act("cancel", job, socket, server, as_json=json)
+    return _act("cancel", job, socket, server)
 
 
-@app.command("pause", epilog="Example: tunery jobs pause 3f2a9c01b7de")
-def pause(
-    job: JobId,
-    socket: Socket = "",
-    server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
-) -> None:
+@command("jobs pause", "jobs pause 3f2a9c01b7de")
+def pause(job: JobId, socket: Socket = "", server: Server = "") -> Result:
     """Let a job of a service wait until it is resumed."""
-    _act("pause", job, socket, server, as_json=json)
+    return _act("pause", job, socket, server)
 
 
-def _act(what: str, job: str, socket: str, server: str, *, as_json: bool) -> None:
+def _act(what: str, job: str, socket: str, server: str) -> Result:
     from tunery.web.client import status_of
 
     with service_at(server, socket) as service:
-        status = status_of(service.act(job, what))
-    report(status, as_json=as_json)
+        return stated(status_of(service.act(job, what)))
 
 
-@app.command("resume", epilog="Example: tunery jobs resume 3f2a9c01b7de")
+@command("jobs resume", "jobs resume 3f2a9c01b7de")
 def resume(
     job: JobId,
     *,
@@ -350,9 +322,9 @@ def resume(
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the service to end it.")] = False,
     socket: Socket = "",
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    json: bool = False,
+    verbose: bool = False,
+) -> Result:
     """Go on with a job, in a service if one runs, else here; nothing that was measured is measured again."""
     there = server_of(server, socket, store)
     service = service_at(there, socket) if there else own_service(socket)
@@ -364,12 +336,11 @@ def resume(
                         "a service goes on with a job as it was submitted; leave out -o, and fetch its file with "
                         f"`tunery jobs watch {job} -o FILE`, or give `tunery tune` again with -o"
                     )
-                _resume_there(service, job, detach=detach, as_json=json, verbose=verbose)
-                return
-    _resume_here(job, store, output, force=force, as_json=json, verbose=verbose)
+                return _resume_there(service, job, detach=detach, verbose=verbose)
+    return _resume_here(job, store, output, force=force, as_json=json, verbose=verbose)
 
 
-def _resume_there(service: "ServiceClient", job: str, *, detach: bool, as_json: bool, verbose: bool) -> None:
+def _resume_there(service: "ServiceClient", job: str, *, detach: bool, verbose: bool) -> Result:
     from tunery.web.client import status_of
 
     status = status_of(service.act(job, "resume"))
@@ -377,10 +348,10 @@ def _resume_there(service: "ServiceClient", job: str, *, detach: bool, as_json: 
         with followed(verbose=verbose, server=service.name) as live:
             live.began(job)
             status = status_of(service.follow(job, live.show))
-    report(status, as_json=as_json)
+    return stated(status)
 
 
-def _resume_here(job: str, store: str, output: str, *, force: bool, as_json: bool, verbose: bool) -> None:
+def _resume_here(job: str, store: str, output: str, *, force: bool, as_json: bool, verbose: bool) -> Result:
     from tunery.cli.tune import run
     from tunery.domain import JobState
     from tunery.service.codec import request_of
@@ -397,4 +368,4 @@ def _resume_here(job: str, store: str, output: str, *, force: bool, as_json: boo
         )
     request = request_of(status, store)
     path = network_path(request, output) if output else None
-    run(request, path, (), force=force, as_json=as_json, verbose=verbose, job_id=job)
+    return run(request, path, (), force=force, as_json=as_json, verbose=verbose, job_id=job)

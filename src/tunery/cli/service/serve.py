@@ -1,4 +1,4 @@
-"""`tunery serve`: jobs of this user, or of accounts."""
+"""`tunery serve`: jobs of this user, or of accounts; `tunery agent`: the workers of this host for another."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -8,6 +8,7 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
+from tunery.cli.console.commands import command
 from tunery.cli.console.output import emit, remark, say
 from tunery.cli.console.remote import Socket
 
@@ -22,11 +23,20 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("serve", epilog="Example: tunery serve --listen 127.0.0.1:7433")(serve)
+@command("agent", "agent --stdio", prints=False)
+def agent(
+    stdio: Annotated[bool, typer.Option("--stdio", help="Talk over the standard input and output.")] = False,
+) -> None:
+    """Run this host's workers for a tunery on another host, which starts this command: see `tunery hosts add`."""
+    from tunery._settings import cache_directory
+    from tunery.engines.remote.agent import serve_stdio
+
+    if not stdio:
+        raise UsageError("an agent talks over its standard input and output only: write `tunery agent --stdio`")
+    raise typer.Exit(serve_stdio(cache_directory()))
 
 
+@command("serve", "serve --listen 127.0.0.1:7433")
 def serve(
     *,
     listen: Annotated[
@@ -48,8 +58,7 @@ def serve(
         LogFormat,
         typer.Option("--log-format", help="How the log on standard error is written; json: an object a line."),
     ] = LogFormat.TEXT,
-    json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    json: bool = False,
 ) -> None:
     """Run jobs for whoever submits them, until Ctrl-C; unfinished jobs go on with the next start."""
     from tunery._settings import cache_directory, choose_engine, socket_path

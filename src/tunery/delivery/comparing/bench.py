@@ -57,6 +57,9 @@ async def bench(
             files["untuned"] = (await compile_only(work, ends, tuned=False)).blob
         async with work.stage("bench", Role.MEASURER):
             report = await compare(work, files, against, seconds)
+    if not compiled and report.verdict and report.verdict.delivered:  # nothing was handed over to ONNX Runtime
+        verdict = replace(report.verdict, delivered=None, native=report.verdict.delivered)
+        report = replace(report, verdict=verdict)
     return with_tasks(report, tasks)
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,13 +22,16 @@ from tunery._errors import (
     told_by_onnxruntime,
 )
 from tunery._extras import pip_install
+from tunery.delivery.comparing.speed import FEWEST_TURNS, speed_of
+from tunery.devices import device_class
 from tunery.dialects import Array
-from tunery.domain import HERE, Network, TensorSpec
-from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
+from tunery.domain import HERE, SEGMENT, Network, TensorSpec
+from tunery.domain.request import BUSY, CONTESTANTS, BenchReport, Latency, Progress, TaskShare, Verdict
 from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
 from tunery.runtime import worker_bytes
+from tunery.runtime.foreign_load import ForeignWatch
 from tunery.runtime.runtime import Runtime
 from tunery.tuning.work import Work
 
@@ -109,13 +113,27 @@ async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str
     await _add_torch(contestants, work, against, theirs.outputs)
     if "onnxruntime" not in against:
         contestants.end("onnxruntime")
-    samples = await _in_turns(contestants, seconds, tell)
+    samples, quiet = await _in_turns(contestants, seconds, tell, watch_of(work))
     kernels = await contestants.profile("tunery")
-    latency_s = {label: spread(samples[label]) for label in contestants.workers}
+    latency_s = {label: spread(list(chain(*samples[label]))) for label in contestants.workers}
     return BenchReport(
         network.name, work.runtime.threads, latency_s, error, kernels_s=sum(kernels.values()) if kernels else None,
         wrong=wrong, absent=contestants.absent, kernels=kernels, batch_of_one=network.batch_of_one,
+        verdict=_verdict(samples, quiet, kernels),
     )  # fmt: skip
+
+
+def _verdict(
+    samples: Mapping[str, Sequence[Sequence[float]]], quiet: Sequence[int], kernels: Mapping[str, float]
+) -> Verdict | None:
+    """Return how the network compares with ONNX Runtime by the quiet turns, as a compilation tells it."""
+    if "onnxruntime" not in samples:
+        return None
+    there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
+    share = there_s / sum(kernels.values()) if there_s else 0.0
+    ours, theirs = samples["tunery"], samples["onnxruntime"]
+    turns = [(statistics.median(ours[turn]), statistics.median(theirs[turn])) for turn in quiet]
+    return Verdict(share, speed_of(turns)) if len(turns) >= FEWEST_TURNS else Verdict(share, not_judged=BUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +208,25 @@ class Contestants:
 
 
 async def _in_turns(
-    contestants: Contestants, seconds: float, tell: Callable[[str, float], None]
-) -> dict[str, list[float]]:
-    """Return the samples of each contestant, in rounds that each begin with another one."""
-    samples: dict[str, list[float]] = {label: [] for label in contestants.workers}
+    contestants: Contestants, seconds: float, tell: Callable[[str, float], None], watch: ForeignWatch | None
+) -> tuple[dict[str, list[list[float]]], list[int]]:
+    """Return the samples of each contestant by turn, which each begins with another one, and which turns were quiet."""
+    samples: dict[str, list[list[float]]] = {label: [] for label in contestants.workers}
+    quiet: list[int] = []
     began, done = time.monotonic(), 0
     for turn in range(_ROUNDS):
         names = list(contestants.workers)  # without who has left
+        began_turn = time.monotonic()
         for label in names[turn % len(names) :] + names[: turn % len(names)]:
             least = 3 if turn == 0 else 1
             each_s = (time.monotonic() - began) / done if done else seconds / _ROUNDS
             left_s = (_ROUNDS * len(names) - done) * each_s
             tell(f"{CONTESTANTS.get(label, label)}, turn {turn + 1} of {_ROUNDS}", left_s)
             done += 1
-            samples[label] += await contestants.ask(label, "samples", seconds / _ROUNDS, least)
-    return samples
+            samples[label].append(await contestants.ask(label, "samples", seconds / _ROUNDS, least))
+        if watch is None or not watch.disturbed(began_turn, time.monotonic()):
+            quiet.append(turn)
+    return samples, quiet
 
 
 async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str], expected: Sequence[Output]) -> None:
@@ -308,6 +330,11 @@ def check_rivals_there(runtime: Runtime, against: Sequence[str]) -> None:
             f"host {runtime.measure_host} has no {missing[0]} to compare with; install it there, or write "
             "--against untuned"
         )
+
+
+def watch_of(work: Work) -> ForeignWatch | None:
+    """Return what sees others on the cores that kernels run on; None where they run on none of the host's."""
+    return work.runtime.foreign if device_class(work.runtime.spec.device).uses_host_cores else None
 
 
 async def _call(runtime: Runtime, worker: str, method: str, *args: object) -> Any:

@@ -5,7 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from statistics import mean, median, stdev
+from itertools import count
+from statistics import median
 
 from tunery._errors import (
     BlobError,
@@ -19,30 +20,24 @@ from tunery._errors import (
     WorkError,
     lacks_memory,
 )
-from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals
+from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals, watch_of
+from tunery.delivery.comparing.speed import FEWEST_TURNS, MOST_TURNS, Turn, mean_interval, ratios_of, speed_of
 from tunery.delivery.linking import CompiledModel
-from tunery.devices import device_class
 from tunery.domain import SEGMENT, median_interval
 from tunery.domain.request import Speed
 from tunery.engines import Role
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.tuning.work import Work
 
-_TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 24, 4.0
+_TURN_S, _LONGEST_S, _PATIENT_S, _LEAST_S = 0.1, 4.0, 12.0, 1.0
+"""What a turn of one takes, all of them, and those on a machine that others use: until the job's budget ends."""
 _PATIENCE_S = 1.0
-"""How long others on the machine are waited for."""
+"""How long others on the machine are waited for before the first turn."""
 _CLEAR, _CHANCE = 1.1, 1.02
 """Ratios of times: one that needs no more turns if each shows it, and one that may be chance."""
-_T_QUANTILES = (
-    *(4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18),
-    *(2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09, 2.08, 2.07, 2.07),
-)
-"""Those of 97.5 % of Student's t distribution, for 3 turns and more."""
 _WRAPPED_S = 2.5e-6
 """What a call of a file that ONNX Runtime runs whole takes beside one of ONNX Runtime itself."""
 _OURS, _THEIRS = "tunery", "onnxruntime"
-Turn = tuple[float, float]
-"""What a compiled network and ONNX Runtime take in one turn, in seconds: medians of a few runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +79,8 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
                 error = await _error_of(contestants, network.name, expected)
                 if not has_rivals(work.runtime):
                     return Judged(error)
-                turns = await time_in_turns(contestants, _watch_of(work))
+                patient_s = _PATIENT_S if work.until is None else max(work.until - time.monotonic(), _LEAST_S)
+                turns = await time_in_turns(contestants, watch_of(work), min(patient_s, _PATIENT_S))
                 slow = bool(turns) and is_slower([(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns])
                 kernels = await contestants.profile(_OURS) if slow or network.elsewhere else {}
                 nodes = await contestants.profile(_THEIRS) if slow else {}
@@ -97,9 +93,11 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
     if not turns:
         return Judged(error, share=share, busy=True)
     theirs_s = median(theirs_s for _, theirs_s in turns)
-    ours_s = theirs_s * median(_ratios(turns))  # not the median of ours, of other moments: what is said is what decided
+    ours_s = theirs_s * median(
+        ratios_of(turns)
+    )  # not the median of ours, of other moments: what is said is what decided
     slower = f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled" if slow else ""
-    return Judged(error, ours_s, theirs_s, _speed(turns), slower=slower, share=share, kernels=kernels, nodes=nodes)
+    return Judged(error, ours_s, theirs_s, speed_of(turns), slower=slower, share=share, kernels=kernels, nodes=nodes)
 
 
 async def _error_of(contestants: Contestants, network: str, expected: Expected) -> float:
@@ -113,11 +111,6 @@ async def _error_of(contestants: Contestants, network: str, expected: Expected) 
             raise
         raise WorkError(f"{network} as compiled cannot run: {error}") from error
     return checked_error(network, ours, expected.outputs, expected.rounding)
-
-
-def _watch_of(work: Work) -> ForeignWatch | None:
-    """Return what sees others on the cores that kernels run on; None where they run on none of the host's."""
-    return work.runtime.foreign if device_class(work.runtime.spec.device).uses_host_cores else None
 
 
 async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
@@ -135,25 +128,29 @@ async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
     return True
 
 
-async def time_in_turns(contestants: Contestants, watch: ForeignWatch | None = None) -> list[Turn]:
+async def time_in_turns(
+    contestants: Contestants, watch: ForeignWatch | None = None, patient_s: float = _LONGEST_S
+) -> list[Turn]:
     """Return what both take in short turns, until it is decided which is slower, or time is up.
 
-    With a `watch` only turns count in which nobody else used the cores; none if there are too few of them, also of
-    twice as many where time is up early, as for long calls.
+    With a `watch` only turns count in which nobody else used the cores. While there are too few of them, it goes on for
+    `patient_s`, and for twice as many turns where that is up early, as for long calls; then there are none.
     """
     turns: list[Turn] = []
     began = time.monotonic()
-    for turn in range(_MOST_TURNS):
+    for turn in count():
         order = (_OURS, _THEIRS) if turn % 2 else (_THEIRS, _OURS)
         began_turn = time.monotonic()
-        found = {label: median(await contestants.ask(label, "samples", _TURN_S, 1)) for label in order}
+        taken = {label: median(await contestants.ask(label, "samples", _TURN_S, 1)) for label in order}
         if watch is None or not watch.disturbed(began_turn, time.monotonic()):
-            turns.append((found[_OURS], found[_THEIRS]))
-        is_late = time.monotonic() - began > _LONGEST_S
-        is_enough = len(turns) >= _FEWEST_TURNS and (is_late or _are_decided(turns))
-        if is_enough or (is_late and turn + 1 >= 2 * _FEWEST_TURNS):
-            break
-    return turns if len(turns) >= _FEWEST_TURNS else []
+            turns.append((taken[_OURS], taken[_THEIRS]))
+        gone_s = time.monotonic() - began
+        if len(turns) >= FEWEST_TURNS:
+            if gone_s > _LONGEST_S or len(turns) >= MOST_TURNS or _are_decided(turns):
+                return turns
+        elif gone_s > patient_s and turn + 1 >= 2 * FEWEST_TURNS:
+            return []
+    raise AssertionError("turns never end")
 
 
 def is_slower(turns: Sequence[Turn]) -> bool:
@@ -164,7 +161,7 @@ def is_slower(turns: Sequence[Turn]) -> bool:
     >>> is_slower([(2.0, 1.0), (0.9, 1.0), (1.1, 1.0)]), is_slower([(2.0, 1.0), (0.9, 1.0), (1.0, 1.0)])
     (True, False)
     """
-    return median(_ratios(turns)) > _CHANCE
+    return median(ratios_of(turns)) > _CHANCE
 
 
 def _are_decided(turns: Sequence[Turn]) -> bool:
@@ -174,31 +171,8 @@ def _are_decided(turns: Sequence[Turn]) -> bool:
     by Student's t, or that of their median, which takes six turns and bears some that are far off. As each turn is
     looked at, the verdict is wrong more often than that says, on a noisy machine.
     """
-    ratios = _ratios(turns)
+    ratios = ratios_of(turns)
     if min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR:
         return True
-    intervals = [_mean_interval(ratios), median_interval(ratios) or (0.0, math.inf)]
+    intervals = [mean_interval(ratios), median_interval(ratios) or (0.0, math.inf)]
     return any(low > _CHANCE or high < _CHANCE for low, high in intervals)
-
-
-def _mean_interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the geometric mean of three ratios and more.
-
-    >>> [round(bound, 3) for bound in _mean_interval([0.9, 0.91, 0.92])]
-    [0.885, 0.935]
-    """
-    logs = [math.log(ratio) for ratio in ratios]
-    reach = _T_QUANTILES[len(logs) - _FEWEST_TURNS] * stdev(logs) / math.sqrt(len(logs))
-    return math.exp(mean(logs) - reach), math.exp(mean(logs) + reach)
-
-
-def _speed(turns: Sequence[Turn]) -> Speed:
-    """Return how fast a network is beside ONNX Runtime, whose interval holds the median that decides."""
-    ratios = _ratios(turns)
-    low, high = _mean_interval(ratios) if len(ratios) >= _FEWEST_TURNS else (min(ratios), max(ratios))
-    ratio = median(ratios)
-    return Speed(1 / ratio, 1 / max(high, ratio), 1 / min(low, ratio), len(turns))
-
-
-def _ratios(turns: Sequence[Turn]) -> list[float]:
-    return [ours_s / theirs_s for ours_s, theirs_s in turns]

@@ -251,11 +251,33 @@ def _sizes(declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | Non
                 )
             if batch is not None and isinstance(dim, str) and _BATCH.fullmatch(dim) and size != batch:
                 raise ModelError(f"input {name!r} has a batch of {size}, but @{batch} was asked for; give one")
-    for dim in {dim for dims in declared.values() for dim in dims or () if isinstance(dim, str)} - sizes.keys():
-        parts = [int(part) if part.isdecimal() else sizes.get(part) for part in dim.split(" + ")]
-        if _SUM.fullmatch(dim) and None not in parts:
-            sizes[dim] = sum(part for part in parts if part is not None)
-    return sizes
+    return _solved(declared, sizes)
+
+
+def _solved(declared: Mapping[str, Dims | None], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes with those of the dimensions that are sums of them."""
+    named = _names(declared)
+    sums = {dim: _parts(dim, named) for dim in named if dim not in sizes}
+    solved = {
+        dim: sum(int(part) if part.isdecimal() else sizes[part] for part in parts)
+        for dim, parts in sums.items()
+        if parts and all(part.isdecimal() or part in sizes for part in parts)
+    }
+    return {**sizes, **solved}
+
+
+def _names(declared: Mapping[str, Dims | None]) -> list[str]:
+    """Return the names of dimensions, in order."""
+    dims = (dim for dims in declared.values() for dim in dims or ())
+    return list(dict.fromkeys(dim for dim in dims if isinstance(dim, str) and dim not in {"", _EMPTY}))
+
+
+def _parts(dim: str, named: Collection[str]) -> list[str]:
+    """Return what a dimension is the sum of, as far as its name tells: `past + 1`, or `total_x` of `past_x` and `x`."""
+    if _SUM.fullmatch(dim):
+        return dim.split(" + ")
+    rest = dim.removeprefix("total_")
+    return [f"past_{rest}", rest] if rest != dim and {f"past_{rest}", rest} <= set(named) else []
 
 
 def _size(dim: int | str, position: int, dims: Dims, sizes: Mapping[str, int], batch: int | None) -> int | None:
@@ -269,18 +291,36 @@ def _size(dim: int | str, position: int, dims: Dims, sizes: Mapping[str, int], b
 
 
 def _refuse(declared: Mapping[str, Dims | None], shapes: Shapes, sizes: Mapping[str, int]) -> NoReturn:
-    """Name every input that stays dynamic, with an example that binds them all."""
-    remarks, examples = [], []
-    for name, dims in declared.items():
-        if name in shapes:
-            continue
-        loose = dims is None or any(_size(dim, at, dims, sizes, None) is None for at, dim in enumerate(dims))
-        if loose:
-            empty = ", and a dimension of 0 holds nothing" if _EMPTY in (dims or ()) else ""
-            remarks.append(f"{name!r} is {_show(dims)}{empty}")
-            examples.append(_example(name, dims, sizes))
-    listed, flags = "; ".join(remarks), " ".join(examples)
-    raise ModelError(f"the model has inputs of unknown size: {listed}. Bind them, for example with {flags}")
+    """Name every input that stays dynamic, with an example that binds them all.
+
+    Dimensions with a name that somebody chose are bound by it, and what is a sum of them with them.
+    """
+    named = [dim for dim in _names(declared) if not _UNNAMED.fullmatch(dim)]
+    loose = {name: dims for name, dims in declared.items() if name not in shapes and _is_loose(dims, sizes)}
+    known, flags, remarks = dict(sizes), list[str](), list[str]()
+    for is_sum in (False, True):
+        for dims in loose.values():
+            for at, dim in enumerate(dims or ()):
+                parts = _parts(str(dim), named)
+                if dim in named and bool(parts) == is_sum and _size(dim, at, dims or (), known, None) is None:
+                    known[str(dim)] = sum(_part(part, known) for part in parts) or _usual(dim, at, dims or ())
+                    flags.append(_flag(str(dim), str(known[str(dim)])))
+        known = _solved(declared, known)
+    for name, dims in loose.items():
+        empty = ", and a dimension of 0 holds nothing" if _EMPTY in (dims or ()) else ""
+        remarks.append(f"{name!r} is {_show(dims)}{empty}")
+        if _is_loose(dims, known):
+            flags.append(_example(name, dims, known))
+    listed = "; ".join(remarks)
+    raise ModelError(f"the model has inputs of unknown size: {listed}. Bind them, for example with {' '.join(flags)}")
+
+
+def _is_loose(dims: Dims | None, sizes: Mapping[str, int]) -> bool:
+    return dims is None or any(_size(dim, at, dims, sizes, None) is None for at, dim in enumerate(dims))
+
+
+def _part(part: str, sizes: Mapping[str, int]) -> int:
+    return int(part) if part.isdecimal() else sizes.get(part, 128)
 
 
 def _example(name: str, dims: Dims | None, sizes: Mapping[str, int]) -> str:

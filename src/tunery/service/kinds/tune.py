@@ -1,25 +1,28 @@
 """The main job: fast, verified kernels for a network."""
 
 import asyncio
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tunery._errors import TuneryError, error_of, problem_type
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Progress, Request
+from tunery.reports.format import duration
 from tunery.reports.job import COMPILED
 from tunery.service.budgets.turns import tune_in_turns
 from tunery.service.kinds import compile as compile_kind
-from tunery.service.kinds._base import JobAtWork, JobKind
+from tunery.service.kinds._base import JobAtWork, JobKind, say
 from tunery.service.kinds.compile import FileOptions, compile_network
 from tunery.tuning.account import Account
 from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
 
 _POLL_S = 0.2
-_JUDGED_S, _LINKED_S, _SLOWNESS, _CLOSING_S = 4.0, 0.15, 0.4, 0.7
-"""What judging a network takes, what linking a kernel, the import's part that both add, and what ending is."""
+_JUDGED_S, _PREDICTED_S, _LINKED_S, _CLOSING_S, _MOST_SLOWNESS = 2.0, 0.2, 0.1, 0.5, 3.0
+"""On a quiet machine: judging a network, predicting and linking a kernel, and ending; and how much slower it may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ def _check(options: TuneOptions, request: Request) -> None:
 async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
     """Tune for one dialect, or for several in turns, and compile what was reached if the options say where to."""
     place, job, work, output = at.place, at.job, at.work, at.options.output
-    several, reserve_s = len(job.request.dialects) > 1, _reserve_s(at)
+    several, reserve = len(job.request.dialects) > 1, _reserve(at)
 
     async def turn(one: Work, status: JobStatus, began: float) -> JobStatus:
         name = one.request.dialect
@@ -50,7 +53,7 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
         tuning = TuningJob(
             one, status, device, job.stop, searches, began, ending=job.ending,
             deliver=deliver if output and not several else None, beside=beside, goes_on=several,
-            reserve_s=0.0 if several else reserve_s,
+            **({} if several else {"reserve": reserve}),
         )  # fmt: skip
         if job.month is not None:
             job.month.meter(tuning.money, tuning.limit_money)
@@ -63,7 +66,7 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
         return await turn(work, at.status, at.began)
     budget = job.request.budget
     if budget.seconds is not None:
-        budget = replace(budget, seconds=max(budget.seconds - reserve_s, 1e-3))
+        budget = replace(budget, seconds=max(budget.seconds - reserve(_tunable(at)), 1e-3))
     status = await tune_in_turns(work, replace(job.request, budget=budget), at.status, at.began, turn)
     if status.state is not JobState.RUNNING:
         return status
@@ -79,17 +82,30 @@ async def _tune(at: JobAtWork[TuneOptions]) -> JobStatus:
     return status
 
 
-def _reserve_s(at: JobAtWork[TuneOptions]) -> float:
-    """Return how much of a budget of time is kept for compiling, comparing and ending; at most half of it."""
-    seconds = at.job.request.budget.seconds
+def _tunable(at: JobAtWork[TuneOptions]) -> int:
+    return sum(task.tunable for one in at.work.each for task in one.model_read.tasks)
+
+
+def _reserve(at: JobAtWork[TuneOptions]) -> Callable[[int], float]:
+    """Return how much of a budget of time is kept for compiling, comparing and ending, by the number of untried tasks.
+
+    That is at most half of the budget; where the whole does not fit, this is said now.
+    """
+    seconds, output = at.job.request.budget.seconds, at.options.output
     if seconds is None:
-        return 0.0
-    reserve_s = at.options.reserve_s + min(_CLOSING_S, 0.02 * seconds)
-    for one in at.work.each if at.options.output else ():
-        imported = one.model_read
-        judged_s = _JUDGED_S + _SLOWNESS * imported.wall_s if imported.network.blob else 0.0
-        reserve_s += judged_s + _LINKED_S * sum(task.tunable for task in imported.tasks)
-    return min(reserve_s, 0.5 * seconds)
+        return lambda _: 0.0
+    slowness = min(max(os.getloadavg()[0] / at.work.runtime.granted, 1.0), _MOST_SLOWNESS)
+    judged = sum(bool(one.model_read.network.blob) for one in at.work.each) if output else 0
+    fixed_s = at.options.reserve_s + min(_CLOSING_S, 0.02 * seconds)
+    fixed_s += slowness * (_JUDGED_S * judged + _LINKED_S * _tunable(at) * bool(output))
+    each_s = slowness * _PREDICTED_S * bool(output)
+    needed_s = time.monotonic() - at.began + fixed_s + each_s * _tunable(at)
+    if needed_s > seconds:
+        say(
+            at.work,
+            f"this model needs about {duration(needed_s)} to read and compile here: what is not measured is predicted",
+        )
+    return lambda untried: min(fixed_s + each_s * untried, 0.5 * seconds)
 
 
 async def _run(at: JobAtWork[TuneOptions], tuning: TuningJob) -> JobStatus:
@@ -117,16 +133,17 @@ def _compiling(at: JobAtWork[TuneOptions], account: Account | None = None) -> Wo
         if before is None:
             at.job.tell(progress)
             return
-        seconds = at.job.request.budget.seconds
         left_s = None if seconds is None else seconds - before.earlier_s - elapsed_s
         at.job.tell(
             replace(before, phase=progress.phase, current="", elapsed_s=elapsed_s, remaining_s=left_s, reserve_s=0)
         )
 
+    seconds = at.job.request.budget.seconds
+    until = None if seconds is None else at.began + seconds - at.status.spend.wall_s - _CLOSING_S
     each = list[Work]()
     for one in at.work.each:
         request = replace(one.request, budget=Budget(), latency_target_s=None)
-        compiling = replace(one, request=request, job_id=at.status.job_id, notify=notify, others=())
+        compiling = replace(one, request=request, job_id=at.status.job_id, notify=notify, others=(), until=until)
         each.append(replace(compiling, account=account or at.place.account(compiling)))
     return replace(each[0], others=tuple(each[1:]))
 

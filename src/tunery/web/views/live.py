@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 
 from tunery.domain import JobStatus
 from tunery.reports.data import plain, sums
-from tunery.reports.job import MOST_FAILURES, STAGES, JobView, failure_data, failure_text, view_of
+from tunery.reports.job import MOST_FAILURES, STAGES, failure_data, failure_text, view_of
+from tunery.reports.page import sections
 from tunery.service.kinds import resumable
 from tunery.service.workplace import stages_event
 from tunery.store import Event, Store
@@ -114,19 +115,11 @@ class _One:
             self._parts = {
                 "job": job_row(self._service.manager.shown(status), self._service.files),
                 "log": log,
-                **_parts(view),
+                **sections(view),
             }
 
         await self._service.store.read(ask)
         return {**self._parts, "progress": plain(self._service.manager.progress(self._job_id))}
-
-
-def _parts(view: JobView) -> Sections:
-    return {
-        "gain": plain({name: getattr(view, name) for name in ("curve", "whole_s", "onnxruntime_s", "headline")}),
-        "operators": plain(view.operators),
-        "stages": plain(view.stages),
-    }
 
 
 def job_row(status: JobStatus, files: Path) -> dict[str, Any]:

@@ -26,5 +26,7 @@ async def report(
     answer: Response = JSONResponse(plain(view)) if _JSON in accept else HTMLResponse(job_page(view))
     answer.body = without_places(bytes(answer.body).decode(), service.hidden).encode()
     answer.headers["Content-Length"] = str(len(answer.body))
-    answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
+    answer.headers["Content-Security-Policy"] = (
+        "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' data:"
+    )
     return answer

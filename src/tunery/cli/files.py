@@ -1,4 +1,4 @@
-"""`tunery inspect`: what a compiled file says of itself."""
+"""Commands about compiled files: what one says of itself, its bundle for C, several in one, and keys to sign them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,40 +10,83 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunery.cli.console import options
-from tunery.cli.console.output import emit, say
+from tunery.cli.console.commands import Result, command
 from tunery.cli.console.remote import Server
 
 if TYPE_CHECKING:
     from tunery.delivery.files.inspection import CompiledFile, Inspection, Origin
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("inspect", epilog="Example: tunery inspect resnet18.tunery")(inspect)
+@command("bundle", "bundle resnet18.tunery -o resnet18-bundle")
+def bundle(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A compiled network.")],
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A new directory to write.")],
+    trusted: options.Trusted = None,
+    runtime: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Libraries of another kind of machine, or the wheels that hold them."),
+    ] = None,
+) -> Result:
+    """Write a network, its runtime libraries, a C header and an example to a directory that needs no Python."""
+    from tunery.delivery.files.bundling import bundle as write
+
+    directory = write(file, output, trusted=trusted or None, runtime=runtime)
+    size = sum(one.stat().st_size for one in directory.rglob("*") if one.is_file())
+    said = f"written to {directory} ({size / 1e6:.1f} MB); its README says how to build the example"
+    return Result({"directory": directory, "size_bytes": size}, [said])
 
 
+@command("combine", "combine old.tunery new.tunery -o resnet18.tunery")
+def combine(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Compiled networks, for different processors.")
+    ],
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write the network.")],
+    force: options.Force = False,
+    sign: options.Sign = "",
+    trusted: options.Trusted = None,
+) -> Result:
+    """Put files of one network for different processors into one, of which the best is loaded."""
+    from tunery.delivery.files.combining import combine as write
+
+    path = write(files, output, trusted=trusted or None, force=force, sign=sign or None)
+    size = path.stat().st_size
+    said = f"written to {path} ({size / 1e6:.1f} MB); `tunery inspect` lists its targets"
+    return Result({"path": path, "size_bytes": size}, [said])
+
+
+@command("keys create", "keys create team.key")
+def create_keys(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub becomes the public one.")],
+) -> Result:
+    """Make an ed25519 key pair: the private key signs compiled networks, the public one is for who loads them."""
+    from tunery.delivery.files.signing import create_key
+
+    public = create_key(file)
+    said = [
+        f"private key written to {file}: keep it to yourself, and sign with `tunery compile MODEL --sign FILE`",
+        f"public key written to {public}: for whoever loads what you sign",
+    ]
+    return Result({"private": file, "public": public}, said)
+
+
+@command("inspect", "inspect resnet18.tunery")
 def inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A compiled network; with --server a job that has one.")],
     *,
-    trusted: Annotated[
-        list[Path] | None, typer.Option("--trusted", metavar="KEY", help="Check its signature with this public key.")
-    ] = None,
+    trusted: options.Trusted = None,
     server: Server = "",
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
+    verbose: bool = False,
+) -> Result:
     """Show what a compiled file is made of and where it comes from; nothing of it is run."""
     from tunery.delivery.files.inspection import inspect as read
     from tunery.delivery.files.inspection import said_in
 
-    found = _of_job(str(file), server, trusted or None) if server else read(file, trusted or None)
-    if json:
-        emit(said_in(found))
-    else:
-        for name, text in _lines(found, verbose=verbose):
-            say(f"{name:<13} {text.translate(_ONE_LINE)}")
-    if found.damaged:
-        raise typer.Exit(1)
+    inspection = _of_job(str(file), server, trusted or None) if server else read(file, trusted or None)
+    lines = (f"{name:<13} {text.translate(_ONE_LINE)}" for name, text in _lines(inspection, verbose=verbose))
+    return Result(said_in(inspection), lines, int(bool(inspection.damaged)))
 
 
 def _of_job(job: str, server: str, trusted: "list[Path] | None") -> "Inspection":

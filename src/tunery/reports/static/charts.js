@@ -40,14 +40,14 @@ function times(most_s, parts) {
   return ticks(most_s / unit_s, parts).map(({ at, text }) => ({ at: at * unit_s, text: `${text} ${unit}` }));
 }
 
-// A line of steps: each point holds until the next. `mark` is a level to compare with, {y, text}.
+// A line of steps: each point holds until the next.
 // x is in seconds, y in the unit that yTitle names.
-export function steps({ points, xTitle, yTitle, mark, label }) {
+export function steps({ points, xTitle, yTitle, label }) {
   return figure((width) => {
     const height = 240;
     const [left, right, top, bottom] = [64, 12, 24, 40];
     const xs = points.map((point) => point.x);
-    const ys = points.map((point) => point.y).concat(mark ? [mark.y] : []);
+    const ys = points.map((point) => point.y);
     const xMost = Math.max(...xs) || 1;
     const yMost = Math.max(...ys) * 1.04 || 1;
     const x = (value) => left + ((width - left - right) * value) / xMost;
@@ -62,10 +62,6 @@ export function steps({ points, xTitle, yTitle, mark, label }) {
     }
     svg.append(s("line", { class: "axis", x1: left, x2: width - right, y1: y(0), y2: y(0) }));
     svg.append(s("text", { x: width - right, y: height - 6, "text-anchor": "end" }, xTitle), s("text", { x: 0, y: 12 }, yTitle));
-    if (mark) {
-      svg.append(s("line", { class: "mark", x1: left, x2: width - right, y1: y(mark.y), y2: y(mark.y) }),
-        s("text", { x: width - right, y: y(mark.y) - 5, "text-anchor": "end" }, mark.text));
-    }
     let path = `M${x(points[0].x)} ${y(points[0].y)}`;
     for (const point of points.slice(1)) path += `H${x(point.x)}V${y(point.y)}`;
     svg.append(s("path", { class: "line", d: path }));

@@ -1,10 +1,10 @@
 """The dashboard: pages that a browser reads once, and that then ask the service as any client does."""
 
-from pathlib import Path
-
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
+
+from tunery.reports.page import STATIC
 
 # A page runs the service's own scripts only, and none that is made of text: names of models are a stranger's words.
 _HEADERS = {
@@ -25,7 +25,7 @@ class Pages(StaticFiles):
     """The pages' files, each with the rules that a browser is to hold."""
 
     def __init__(self) -> None:
-        super().__init__(directory=Path(__file__).parent / "static", html=True)
+        super().__init__(directory=STATIC, html=True)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return a file."""

@@ -6,7 +6,7 @@ import { elapsed, share, timeLeft } from "./jobs.js";
 import { action, bar, clock, count, duration, energy, facts, h, heading, latencies, latency, live, money, NONE, note, percent, progress, ratio, replace, say, state, table, when } from "./ui.js";
 
 const WORK = ["running", "queued"];
-const DRAWN = { gain: ["top", "curve"], operators: ["operators"], stages: ["stages"], log: ["log"] };
+const DRAWN = { gain: ["top", "networks", "curve"], answer: ["answer"], operators: ["operators"], stages: ["stages"], log: ["log"] };
 
 export async function open(main, { account, id }) {
   const parts = { log: [] };
@@ -15,7 +15,7 @@ export async function open(main, { account, id }) {
   const title = heading(`Job ${id}`);
   const standing = h("span", {});
   const actions = h("div", { class: "actions" });
-  const places = Object.fromEntries(["top", "curve", "operators", "stages", "log"].map((name) => [name, h("section", {})]));
+  const places = Object.fromEntries(["top", "networks", "curve", "operators", "answer", "stages", "log"].map((name) => [name, h("section", {})]));
   main.append(h("p", { class: "muted" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", { class: "mono" }, id)),
     h("div", { class: "title" }, title, standing, shown, actions), ...Object.values(places));
   let against = "at_s";
@@ -43,11 +43,9 @@ export async function open(main, { account, id }) {
         gain?.headline && note(gain.headline),
         job.message && job.state !== "running" && note(job.message, job.state === "failed"),
         facts([
-          before !== null && ["Untuned", latency(before), true],
-          after !== null && [WORK.includes(job.state) ? "Best so far" : "Best", latency(after), true],
-          after !== null && ["Gain", ratio(before, after), true],
-          gain?.whole_s && ["Compiled file", latency(gain.whole_s), true],
-          gain?.onnxruntime_s && ["ONNX Runtime", latency(gain.onnxruntime_s), true],
+          before !== null && ["Operators, untuned", latency(before), true],
+          after !== null && [WORK.includes(job.state) ? "Operators, so far" : "Operators, tuned", latency(after), true],
+          gainOf(gain),
           WORK.includes(job.state) && ["Time left", duration(timeLeft(way)), true],
         ]),
         facts([
@@ -60,19 +58,35 @@ export async function open(main, { account, id }) {
           left && ["Left of the budget", left],
         ]));
     },
+    networks() {
+      const { whole_s, onnxruntime_s } = parts.gain ?? {};
+      if (!whole_s || !onnxruntime_s) return replace(places.networks);
+      const { unit, show } = latencies([whole_s, onnxruntime_s]);
+      const most = Math.max(whole_s, onnxruntime_s);
+      replace(places.networks, h("h2", {}, "The whole network, timed in turns"), table("The whole network", [
+        { head: "Run by", name: true, cell: ([name]) => name }, { head: `Median, ${unit}`, num: true, cell: ([, seconds]) => show(seconds) },
+        { head: "Of the slower", bar: true, cell: ([, seconds]) => bar(seconds / most) },
+      ], [["The compiled file", whole_s], ["ONNX Runtime", onnxruntime_s]]));
+    },
+    answer() {
+      const rows = Object.entries(parts.answer ?? {});
+      if (!rows.length) return replace(places.answer);
+      replace(places.answer, h("h2", {}, "Answer"), table("Answer", [
+        { head: "What", name: true, cell: ([name]) => name },
+        { head: "Value", cell: ([, value]) => (typeof value === "string" ? value : JSON.stringify(value)).slice(0, 2000) },
+      ], rows));
+    },
     curve() {
       const points = parts.gain?.curve ?? [];
       if (points.length < 2) return replace(places.curve);
       const { unit, factor } = latencies(points.map((point) => point.latency_s));
       const choose = (key, text) => h("button", { type: "button", "aria-pressed": String(against === key), onclick: () => { against = key; draw("curve"); } }, text);
-      const theirs = parts.gain.onnxruntime_s;
-      replace(places.curve, h("div", { class: "row" }, h("h2", {}, "Gain"),
+      replace(places.curve, h("div", { class: "row" }, h("h2", {}, "Sum of the operators, each timed alone"),
         h("div", { class: "segments", role: "group", "aria-label": "What the curve is drawn against" }, choose("at_s", "over time"), choose("paid_s", "over worker time"))),
       steps({
         points: points.map((point) => ({ x: point[against], y: point.latency_s * factor })), xTitle: against === "at_s" ? "time of the job" : "worker time paid",
         yTitle: `sum of the operators, ${unit}`,
-        mark: theirs ? { y: theirs * factor, text: `ONNX Runtime ${latency(theirs)}` } : null,
-        label: `The network's latency falls from ${latency(points[0].latency_s)} to ${latency(points.at(-1).latency_s)} within ${duration(points.at(-1)[against])}.`,
+        label: `The sum of the operators' latencies falls from ${latency(points[0].latency_s)} to ${latency(points.at(-1).latency_s)} within ${duration(points.at(-1)[against])}.`,
       }));
     },
     operators() {
@@ -146,6 +160,12 @@ export async function open(main, { account, id }) {
     }
     return found;
   }
+}
+
+// Like with like: networks with networks, and sums of operators with such sums.
+function gainOf(gain) {
+  if (gain?.whole_s && gain.onnxruntime_s) return ["Against ONNX Runtime", ratio(gain.onnxruntime_s, gain.whole_s), true];
+  return gain?.first_s ? ["Since all were verified", ratio(gain.first_s, gain.after_s), true] : null;
 }
 
 const safe = (name) => name.replace(/[^\w.-]+/g, "_").slice(0, 80);
