@@ -29,9 +29,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "error: $(PYTHON) is older than Python 3.11; say where a newer one is: make $(MAKECMDGOALS) PYTHON=PATH" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "error: $(PYTHON) lacks the module venv; install it (Debian, Ubuntu: apt-get install $(PYTHON)-venv)" >&2; exit 2; }
-	@echo "setting up $(VENV) (once; 1.6 GB on disk)"
+	@echo "setting up $(VENV) (once; 1.6 GB on disk): a virtual environment, then the packages of pyproject.toml's extra dev"
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 postgres:
@@ -67,7 +67,7 @@ test-slow: setup
 
 # A Ray cluster of three nodes on this machine, which the tests start and end; installs Ray (260 MB).
 test-ray: setup
-	$(BIN)/pip install --quiet --disable-pip-version-check 'ray>=2.60'
+	$(BIN)/pip install --disable-pip-version-check 'ray>=2.60'
 	$(BIN)/pytest -m ray
 
 # Machines of network namespaces, each with an sshd, whose networks, servers, agents, disks and clocks fail while jobs

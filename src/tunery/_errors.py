@@ -202,6 +202,19 @@ def told_by_onnxruntime(text: str) -> str:
     return _NOISE.sub("", start).strip()[:_TOLD].rstrip(" .;")
 
 
+def brief(error: object, most: int = 200) -> str:
+    """Return an error's text in one line of about so many characters: cut between words, and never inside a path.
+
+    >>> brief("cannot read /a/b/c", 16), brief("cannot read", 16)
+    ('cannot read …', 'cannot read')
+    """
+    text = " ".join(str(error).split())
+    if len(text) <= most:
+        return text
+    end = text.rfind(" ", 0, most + 1)
+    return f"{text[:end] if end > 0 else text.split()[0]} …"
+
+
 _SHOWN = 60
 _WANTED = {
     "bool": "true or false", "int": "a whole number", "float": "a number", "finite_number": "a finite number",

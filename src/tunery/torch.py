@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunery._errors import TuneryError, UsageError
+from tunery._errors import TuneryError, UsageError, brief
 from tunery._extras import pip_install
 
 try:
@@ -115,7 +115,7 @@ def export(module: Any, example_inputs: Any, dynamic_shapes: Any = None) -> Path
                     program = torch.export.export(module, args, named, dynamic_shapes=dynamic_shapes)
                 torch.export.save(program, made)
             except Exception as error:  # of many kinds: an operator that is no function, a branch on values
-                reason = " ".join(str(error).split())[:300]
+                reason = brief(error, 300)
                 raise UsageError(
                     f"torch cannot export {name}: {reason}; change that part, or export it to ONNX"
                 ) from error
@@ -212,7 +212,7 @@ def _exported(graph: Any, inputs: Sequence[Any], constants: Mapping[int, Any]) -
         )
         signature = program.run_decompositions({}).graph_signature  # it shows what operators write inside
     except Exception as error:  # of many kinds: an operator that is no function, a branch on values
-        raise _FallBackError(f"torch cannot export it ({' '.join(str(error).split())[:200]})") from error
+        raise _FallBackError(f"torch cannot export it ({brief(error)})") from error
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise _FallBackError("it writes to its inputs or buffers; is the model in eval() mode?")
     return program

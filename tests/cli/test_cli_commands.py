@@ -243,7 +243,8 @@ def test_jobs_are_listed_shown_and_not_resumed_when_done(tuned: Run) -> None:
     assert len(shown["tasks"]) == 3
     assert job["job"] in tuned("jobs", "list").out
     assert {"remaining", "outlook"} <= shown.keys()
-    text = tuned("jobs", "show", job["job"]).out
+    assert "$" not in tuned("jobs", "show", job["job"]).out, "nobody asked for money"
+    text = tuned("jobs", "show", job["job"], "-v").out
     assert "matmul_0" in text
     assert all(said in text for said in ("spent  ", " J (modelled)" * shown["spend"]["modelled"], "$"))
     assert "not used" not in text, "all trials were"
@@ -387,8 +388,8 @@ def test_bench_leads_with_onnx_runtime(run: Run, measured: list[tuple[Request, t
     answer = run("bench", "fake:demo", *FAKE, "--against", "untuned, onnxruntime", "--seconds", "2")
     assert measured == [(measured[0][0], ("untuned", "onnxruntime"), 2.0)]
     rows = [line for line in answer.out.splitlines() if " to " in line]
-    assert [row.split()[0] for row in rows[1:]] == ["ONNX", "tunery", "untuned"]
-    assert "1.50x faster" in rows[1]
+    assert [row.split()[0] for row in rows[2:]] == ["ONNX", "tunery", "untuned"], "after the headline and the heading"
+    assert "1.50x faster" in rows[2]
     assert answer.out.splitlines()[:2] == [
         "demo, whole network, 2 threads",
         Verdict(0.0, Speed(1.5, 1.4, 1.6, 7)).headline,
@@ -406,6 +407,7 @@ def test_tune_against_rivals_ends_with_the_comparison(
     args = ("tune", "fake:demo", *FAKE, "--budget", "6trials", "--against", "onnxruntime")
     assert run(*args, "--json").data["bench"]["latency_s"].keys() == {"tunery", "onnxruntime"}
     answer = run(*args, "-o", "demo.tunery")
-    assert answer.out.index("sum of tasks") < answer.out.index("as ONNX Runtime") < answer.out.index("to use it")
+    assert answer.out.index("as ONNX Runtime") < answer.out.index("sum of tasks") < answer.out.index("to use it")
+    assert answer.out.count("runs: ") == 1, "the file's own headline is the only one"
     assert "comparing with ONNX Runtime: about 24s" in answer.err
     assert "comparing demo.tunery, turn" in answer.err, "what was compiled already is not compiled again"

@@ -9,20 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.domain import SEGMENT, Budget, JobState, JobStatus, Network, Prospect, Target, Task, TaskState, Workload
+from tunery.domain import Budget, JobState, JobStatus, Network, Prospect, Target, Task, TaskState, Workload
 from tunery.domain.request import (
     BUSY,
     GOES_ON,
-    BenchReport,
     CompileReport,
-    Latency,
     Request,
     ShapeResult,
     Speed,
     TuneReport,
     Verdict,
 )
-from tunery.reports.comparison import bench_text
 from tunery.reports.data import compile_data, plain, task_data, total
 from tunery.reports.format import as_text, duration, file_name, milliseconds, printable, ratio
 from tunery.reports.spending import counted
@@ -171,15 +168,6 @@ def test_a_report_says_how_often_the_filter_was_wrong_where_that_is_asked_for() 
     assert line in tune_text(report, Request("fake:x"), verbose=True)
     assert line not in tune_text(report, Request("fake:x"))
     assert {"audited": 30, "false_drops": 1, "preempted": False}.items() <= task_data(states[0]).items()
-
-
-def test_the_networks_line_has_the_share_of_onnx_runtime() -> None:
-    """Of the kernels' time, where it runs a part of the network; nothing where it does not."""
-    latency = {name: Latency(5e-3, 5e-3, 5e-3, 9) for name in ("tunery", "onnxruntime")}
-    own = BenchReport("n", 1, latency, 0.0, kernels_s=4e-3, kernels={"key": 4e-3})
-    split = replace(own, kernels={f"{SEGMENT}0": 1e-3, "key": 3e-3})
-    assert "25%" in bench_text(split)
-    assert "ONNX Runtime's (" not in bench_text(own)
 
 
 FAST, SLOW = Speed(1.31, 1.28, 1.35, 12), Speed(0.87, 0.85, 0.89, 9)

@@ -363,6 +363,22 @@ def test_random_outputs_are_compared_by_shape_alone() -> None:
         checked_error("n", _outputs(_GOOD[:1]), unknown)
 
 
+def test_what_random_numbers_reach_is_random_though_two_runs_may_agree(tmp_path: Path) -> None:
+    """As in VITS, whose noise comes of a seed; a Dropout that does not train draws nothing."""
+    blobs = DirectoryBlobs(tmp_path / "blobs")
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["noise"], seed=1.0),
+        helper.make_node("Add", ["x", "noise"], ["noisy"]),
+        helper.make_node("Dropout", ["x"], ["kept"]),
+    ]
+    x, noisy, kept = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "noisy", "kept"))
+    graph = helper.make_graph(nodes, "g", [x], [noisy, kept])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "n")
+    inputs = [TensorSpec("x", (4,), "float32")]
+    contestant = OnnxRuntimeContestant(blobs.put(tmp_path / "n"), 1, inputs, 17, blobs)
+    assert [bool(data) for _, _, data in contestant.outputs()] == [False, True]
+
+
 @pytest.mark.parametrize("level", [0, 4])
 def test_products_of_4_bit_weights_round_their_data_where_they_quantise_it(tmp_path: Path, level: int) -> None:
     blobs, x = DirectoryBlobs(tmp_path / "blobs"), TensorSpec("x", (3, 64), "float32")

@@ -85,6 +85,7 @@ class Machine:
         self._now, self._rng, self._asked, self.turns = False, Random(7), 0, 0
         self.threads, self.foreign, self.spec = 2, self, SimpleNamespace(device="cpu")
         self.host_facts = None
+        self.until = 0.0  # its budget has ended: nobody is waited for longer than need be
 
     @property
     def runtime(self) -> "Machine":

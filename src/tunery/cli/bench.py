@@ -40,6 +40,7 @@ def bench(
         asked_for = replace(request, kind="bench", options={"against": list(rivals), "seconds": seconds})
         reports = [bench_report(answered(url, one, verbose=verbose)) for one in asked_for.each_shape]
     else:
+        options.check_shapes(request)
         from tunery.service.session import Session
 
         with Session(request.store, keep=False) as session:

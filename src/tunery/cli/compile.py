@@ -71,12 +71,12 @@ def compile_(
         with connect(url) as service, watching(service, verbose=verbose, output=path, force=told.force) as watcher:
             report, network = compile_there(service, replace(request, options=told.for_service()), path, watcher)
     else:
+        options.check_shapes(request)
+        start_ahead(*request.dialects)
         from tunery._processor import entered
         from tunery.cli.console.live import LiveLine
         from tunery.service.session import compile_model
 
-        start_ahead(*request.dialects)
-        options.check_shapes(request)
         path, hosts = network_path(request, output), {"hosts": say_hosts()}
         with LiveLine(verbose=verbose, began=entered()) as live:
             report, network = compile_model(request, path, told, lambda text: live.say(text, phase=text))

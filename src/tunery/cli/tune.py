@@ -54,6 +54,7 @@ def tune(
             raise UsageError("--engine is for this machine, not for a service; leave it out, or leave out --server")
         path = fetched_file(request, output, force=how.force) if output else None
         return _tune_there(url, request, path, server, force=how.force, as_json=json, verbose=verbose)
+    options.check_shapes(request)
     path = network_path(request, output) if output else None
     return run(request, path, rivals, force=how.force, as_json=json, verbose=verbose)
 
@@ -106,7 +107,6 @@ def run(
         bench_s = min(BENCH_S, _COMPARED * budget_s / (1 + len(rivals)))
         request = replace(request, options={**request.options, "reserve_s": predicted_s(rivals, bench_s)})
     start_ahead(*request.dialects)
-    options.check_shapes(request)
     hosts = say_hosts()
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import TuneryError, UsageError, WorkError
+from tunery._errors import TuneryError, UsageError, WorkError, brief
 from tunery._processor import granted_cores
 from tunery.devices import ConstantBuffers
 from tunery.domain import TensorSpec, shape_text
@@ -133,7 +133,7 @@ class CompiledNetwork(ABC):
         except TuneryError:
             raise
         except Exception as error:  # of many kinds, from libraries: an index beyond a table, no memory
-            reason = " ".join(str(error).split())[:200]
+            reason = brief(error)
             raise WorkError(f"the network cannot be run on these inputs: {reason}; look at their values") from error
         if places is None:
             return outputs
@@ -237,7 +237,7 @@ def _fitting(value: Any, what: str, spec: TensorSpec) -> Array:
         except Exception as error:  # each library has its own for what it cannot give away
             raise UsageError(
                 f"{what} {spec.name!r:.80}, a {_type_of(value)}, cannot be read as an array of the CPU's: "
-                f"{' '.join(str(error).split())[:200]}"
+                f"{brief(error)}"
             ) from error
     if not takes(spec, array.shape) or str(array.dtype) != spec.dtype:
         raise UsageError(

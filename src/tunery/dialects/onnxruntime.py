@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._archive import Archive, ArchiveError, new_archive, open_archive
-from tunery._errors import DialectError, TargetError, UsageError
+from tunery._errors import DialectError, TargetError, UsageError, brief
 from tunery._outputs import replacing
 from tunery.dialects._artifacts import Built
 from tunery.dialects._base import Dialect, NetworkCompiler
@@ -84,9 +84,7 @@ def run_once(model: bytes, inputs: Sequence[tuple[str, Sequence[int], str]]) -> 
     try:
         return [one.shape for one in Session(model, 1, spinning=False).get().run(None, feed)]
     except Exception as error:
-        raise DialectError(
-            f"ONNX Runtime does not tell the sizes of its outputs: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise DialectError(f"ONNX Runtime does not tell the sizes of its outputs: {brief(error)}") from error
 
 
 def _agree(told: Sequence[TensorSpec], there: Sequence[Any]) -> bool:

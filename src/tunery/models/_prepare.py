@@ -16,7 +16,7 @@ from pathlib import Path
 
 import onnx
 
-from tunery._errors import ModelError, tells_of_memory
+from tunery._errors import ModelError, brief, tells_of_memory
 from tunery.domain import Network, TensorSpec, canonical_json, digest, merged_specs
 from tunery.models import zoo
 from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compiled
@@ -165,7 +165,7 @@ def _explained(model: str, directory: Path) -> Iterator[None]:
     except Exception as error:  # whatever native parsers throw at hostile bytes, the user made a wrong choice of file
         if tells_of_memory(str(error)):
             raise ModelError(_too_much_memory(model)) from None
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = brief(error) or type(error).__name__
         raise ModelError(f"{model!r} cannot be prepared: {reason}; check the file, or export it again") from error
 
 

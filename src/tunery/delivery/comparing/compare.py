@@ -18,6 +18,7 @@ from tunery._errors import (
     TuneryError,
     UsageError,
     WorkError,
+    brief,
     lacks_memory,
     told_by_onnxruntime,
 )
@@ -188,7 +189,7 @@ class Contestants:
         except TuneryError as error:
             if label in ("tunery", "onnxruntime"):
                 raise
-            reason = " ".join(str(error).split())[:200]
+            reason = brief(error)
             if label not in _SPARED:
                 raise ContestantError(label, reason) from error
             self.leave(label, reason)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tunery.measuring.inputs import make_inputs
 
 _KERNEL, _PROFILED, _WARM_S = "_kernel_time", 5, 0.05
 _BESIDE = "session.model_external_initializers_file_folder_path"
-_RANDOM = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout")
+_RANDOM, _TRAINING = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout"), 3
 _QUANTISES = (b"QuantizeLinear", b"DequantizeLinear", b"QLinear", b"MatMulInteger", b"ConvInteger", b"MatMulNBits")
 """What is in the names of operators."""
 
@@ -132,7 +132,7 @@ class OnnxRuntimeContestant(Contestant):
         import onnxruntime
 
         model = onnx.load(self._path, load_external_data=False)
-        quantised = _quantised(model.graph)
+        quantised = _behind(model.graph, _quantises)
         names = [value.name for value in self._session.get_outputs()]
         if quantised.isdisjoint(names):
             return []
@@ -156,16 +156,18 @@ class OnnxRuntimeContestant(Contestant):
 
     @override
     def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
-        """Return each output's dtype, shape and bytes; no bytes of one with random numbers, of which no two agree."""
-        first = super().outputs()
+        """Return each output's dtype, shape and bytes; no bytes of one that random numbers reach: no two agree."""
+        outputs = super().outputs()
         if not _mentions(self._path, _RANDOM):
-            return first
-        import onnxruntime
+            return outputs
+        import onnx
 
-        options = _options(self._threads)
-        self._session = onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
-        again = super().outputs()
-        return [one if one == other else (one[0], one[1], b"") for one, other in zip(first, again, strict=True)]
+        random = _behind(onnx.load(self._path, load_external_data=False).graph, _is_random)
+        names = [value.name for value in self._session.get_outputs()]
+        return [
+            (dtype, shape, b"" if name in random else data)
+            for name, (dtype, shape, data) in zip(names, outputs, strict=True)
+        ]
 
 
 def _options(threads: int) -> Any:
@@ -177,15 +179,25 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _quantised(graph: Any, outside: Collection[str] = ()) -> set[str]:
-    """Return the names of a graph's values that lie behind a quantisation; `outside` are those of the graph around."""
+def _behind(graph: Any, is_source: Callable[[Any], bool], outside: Collection[str] = ()) -> set[str]:
+    """Return the names of a graph's values that lie behind such a node; `outside` are those of the graph around."""
     found = set(outside)
     for node in graph.node:
         inside = [one for attribute in node.attribute for one in (attribute.g, *attribute.graphs) if one.node]
-        quantises = any(name in node.op_type.encode() for name in _QUANTISES)
-        if quantises or found.intersection(node.input) or any(_quantised(one, found) - found for one in inside):
+        is_behind = is_source(node) or found.intersection(node.input)
+        if is_behind or any(_behind(one, is_source, found) - found for one in inside):
             found |= {name for name in node.output if name}
     return found
+
+
+def _quantises(node: Any) -> bool:
+    return any(name in node.op_type.encode() for name in _QUANTISES)
+
+
+def _is_random(node: Any) -> bool:
+    """Tell whether a node draws numbers; Dropout does only where it is told that it trains."""
+    drops = node.op_type == "Dropout"
+    return any(name in node.op_type.encode() for name in _RANDOM) and not (drops and len(node.input) < _TRAINING)
 
 
 def _difference(one: Array, other: Array) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from tunery._archive import Archive, ArchiveError, open_archive, part_of
-from tunery._errors import TemporaryDirectoryError, TuneryError, UsageError
+from tunery._errors import TemporaryDirectoryError, TuneryError, UsageError, brief
 from tunery._extras import compiler_parts
 from tunery.delivery.shaping.shaped_network import ShapedNetwork
 from tunery.dialects import CompiledNetwork, NetworkCompiler, get_dialect
@@ -75,7 +75,7 @@ def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
     except Exception as error:  # archives, linkers and compilers have many words for a damaged file
         if isinstance(error, (TuneryError, ImportError, *others)):
             raise
-        reason = " ".join(str(error).split())[:200]
+        reason = brief(error)
         if (isinstance(error, OSError) and error.errno) or _NOEXEC in str(error):
             raise TemporaryDirectoryError(
                 f"{path} cannot be loaded ({reason}): its code goes through a temporary directory; set TMPDIR to one "

@@ -96,7 +96,9 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
 def no_numbers(value: onnx.ValueInfoProto) -> ModelError:
     """Return the refusal of an output that holds other things than numbers."""
     what = "holds text" if value.type.HasField("tensor_type") else "is no tensor"
-    return ModelError(f"output {value.name!r} {what}; export the model without post-processing")
+    maps = value.type.sequence_type.elem_type.HasField("map_type")  # as skl2onnx writes probabilities
+    how = "with `options={'zipmap': False}`" if maps else "without post-processing"
+    return ModelError(f"output {value.name!r} {what}; export the model {how}")
 
 
 def check_size(model: onnx.ModelProto, most_nodes: int, name: str) -> None:

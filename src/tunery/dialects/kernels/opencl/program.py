@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from tunery._errors import DialectError
+from tunery._errors import DialectError, brief
 from tunery.devices.opencl.platform import Connection
 from tunery.dialects import Array
 from tunery.dialects.configurations.expressions import Value
@@ -160,7 +160,7 @@ class OpenClKernel(BuiltKernel):
         try:
             return self._to.call(lambda: self._run(calls, change))
         except self._to.cl.Error as error:
-            raise DialectError(f"the device does not run the kernel: {' '.join(str(error).split())[:200]}") from error
+            raise DialectError(f"the device does not run the kernel: {brief(error)}") from error
         finally:
             self._map()
 
