@@ -112,7 +112,7 @@ HEAVY = {
     "pynvml": ("devices/cuda/",),
     "psutil": (
         "accounting/power.py",
-        "cli/console/checks.py",
+        "cli/doctor.py",
         "devices/addresses.py",
         "engines/local/",
         "service/machines.py",
