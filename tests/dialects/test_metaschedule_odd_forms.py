@@ -42,9 +42,13 @@ NATIVE += [
     ("Concat", [BLOCK, [BLOCK[:, :0]]], {"axis": 1}, 1),
     ("Unsqueeze", [BLOCK, [np.array(-2)]], {}, 1),
     ("Concat", [[BLOCK[:, :, :0]], BLOCK, BLOCK], {"axis": -1}, 1),
-    ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
 ]
+EDGES = np.resize(np.array([0.5, np.nan, -2, np.inf, 0, 7, -np.inf, -0.25], np.float32), 37)
 ELSEWHERE: list[Node] = [
+    ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
+    ("TopK", [EDGES, [np.array([5])]], {}, 2),
+    ("Hardmax", [BLOCK], {"axis": 1}, 1),
+    ("ReduceL2", [-BLOCK], {"noop_with_empty_axes": 1}, 1),
     ("Pad", [PLANES, [np.array([0, 0, -1, 0, 0, 0, 2, 0])]], {"mode": "wrap"}, 1),
     ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),
     ("LpPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1, "p": 3}, 1),
@@ -52,7 +56,6 @@ ELSEWHERE: list[Node] = [
     ("GridSample", [PLANES, GRID], {"mode": "nearest", "padding_mode": "reflection"}, 1),
     ("ReduceMean", [RNG.integers(-9, 9, (2, 3)).astype(np.int32), [np.array([-1])]], {"keepdims": 0}, 1),
 ]
-EDGES = np.resize(np.array([0.5, np.nan, -2, np.inf, 0, 7, -np.inf, -0.25], np.float32), 37)
 OTHERS = EDGES[::-1].copy()
 BOUNDS = [np.float32(0)], [np.float32(6)]
 UNARY = [

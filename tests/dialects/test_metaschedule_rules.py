@@ -40,11 +40,6 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
     ("IsNaN", 20, EDGES, [], 1, {}),
     ("IsNaN", 20, EDGES.astype(np.float16), [], 1, {}),
     ("IsNaN", 20, EDGES.astype(np.float64), [], 1, {}),
-    ("TopK", 17, TIES, [np.array([3])], 2, {"axis": 1}),
-    ("TopK", 17, TIES, [np.array([2])], 2, {"axis": 1, "largest": 0}),
-    ("TopK", 17, TIES.astype(np.float32), [np.array([1])], 2, {"axis": 0}),
-    ("TopK", 17, TIES, [np.array([4])], 2, {"sorted": 0}),
-    ("TopK", 17, np.where(np.isnan(EDGES), 2, EDGES), [np.array([4])], 2, {}),
     ("MeanVarianceNormalization", 13, FAR, [], 1, {"axes": [0, 2, 3]}),
     ("MeanVarianceNormalization", 13, FAR, [], 1, {"axes": [1]}),
     ("MeanVarianceNormalization", 8, FAR, [], 1, {"across_channels": 1}),
@@ -177,21 +172,3 @@ def test_a_number_that_is_rounded_stays_so_when_it_is_widened(
     dialect.compile(prepare(str(path), {}, tmp_path), target, {}, tmp_path / "one.tunery")
     [ours] = dialect.load_network(tmp_path / "one.tunery")(x)
     np.testing.assert_allclose(ours, wanted, rtol=1e-6)
-
-
-def test_the_largest_of_nans_are_at_places_that_exist(dialect: Dialect, target: Target, tmp_path: Path) -> None:
-    x = np.full((2, 9), np.nan, np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("TopK", ["x", "k"], ["y", "places"])],
-        "nans",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)],
-        [onnx.ValueInfoProto(name=name) for name in ("y", "places")],
-        [numpy_helper.from_array(np.array([3]), "k")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), tmp_path / "one.onnx")
-    network = prepare(str(tmp_path / "one.onnx"), {}, tmp_path)
-    assert not dialect.compile(network, target, {}, tmp_path / "one.tunery").elsewhere
-    _, places = dialect.load_network(tmp_path / "one.tunery")(x)
-    assert (places >= 0).all()
-    assert (places < 9).all()

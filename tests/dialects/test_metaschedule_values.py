@@ -1,9 +1,10 @@
-"""Operators at the ends of their types: infinities as extremes, integers too large for floating point."""
+"""Operators at the ends of their types, side by side in one model: what ONNX Runtime computes, or what is exact."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from side_by_side import Node, compare
 
 from tunery.dialects import Dialect
@@ -11,14 +12,49 @@ from tunery.domain import Target
 
 pytestmark = pytest.mark.tvm
 
+INF, NAN = np.inf, np.nan
+ENDS = np.array([0.0, -0.0, 1.5, -2, 1e-39, 95, -95, -103, 1e10, -1e20, 3e38, INF, -INF, NAN, 7, -0.5], np.float32)
+ROWS = np.array([[-INF] * 3, [INF] * 3, [-INF, 2, -3e38]], np.float32)
+NANS = np.array([[NAN] * 4, [NAN, 3, INF, 2], [1, NAN, 5, 5], [-INF, -INF, NAN, -INF]], np.float32)
+FAR = np.array([NAN, INF, 3e9, -3e9, 1.5, -1.5, 1e19, 300, -200, 70000, 2.0**31], np.float32)
+WHOLE = np.array([94906267, 2**31 + 1, -(2**31 + 3), 3037000499, -2], np.int64)
+PLANES = np.full((1, 1, 4, 4), -INF, np.float32)
 
-def test_extremes_of_infinities_and_powers_of_large_integers(dialect: Dialect, target: Target, tmp_path: Path) -> None:
-    rows = np.array([[-np.inf] * 3, [np.inf] * 3, [-np.inf, 2, -3e38]], np.float32)
-    whole = np.array([94906267, 2**31 + 1, -(2**31 + 3), 3037000499, -2], np.int64)
+
+def test_extremes_and_their_places(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     nodes: list[Node] = [
-        (operator, [one, [np.array([1])]], {"keepdims": keep}, 1)
-        for operator in ("ReduceMax", "ReduceMin") for one in (rows, rows.astype(np.float64)) for keep in (0, 1)
+        (operator, [rows, [np.array([1])]], {"keepdims": keep}, 1)
+        for operator in ("ReduceMax", "ReduceMin", "ReduceLogSumExp") for rows in (ROWS, ROWS.astype(np.float64))
+        for keep in (0, 1)
     ]  # fmt: skip
-    nodes += [("Pow", [whole, [np.array(exponent)]], {}, 1) for exponent in (2, 3)]
-    nodes += [("Pow", [np.array([46341, -46340, 7], np.int32), [np.array(2, np.int32)]], {}, 1)]
+    nodes += [
+        (operator, [rows], {"axis": axis, "select_last_index": last, "keepdims": last}, 1)
+        for operator in ("ArgMax", "ArgMin") for rows in (ROWS, NANS, np.full((3, 2), -128, np.int8))
+        for axis in (0, 1) for last in (0, 1) if not (rows is NANS and last)
+    ]  # fmt: skip
+    nodes += [("MaxPool", [PLANES], {"kernel_shape": [2, 2]}, 1), ("GlobalMaxPool", [PLANES], {}, 1)]
+    nodes += [("MaxPool", [NANS[None]], {"kernel_shape": [2], "dilations": [gap]}, 1) for gap in (1,)]
+    assert compare(nodes, dialect, target, tmp_path) == 0
+
+
+def test_elements_at_the_ends_of_their_types(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    low, high = (np.array(bound, np.float32) for bound in (-1, 2))
+    nodes: list[Node] = [("Mul", [ENDS, [np.float32(0)]], {}, 1), ("Div", [[np.float32(0)], ENDS], {}, 1)]
+    nodes += [(operator, [ENDS, [np.float32(NAN)]], {}, 1) for operator in ("Max", "Min", "Equal")]
+    nodes += [(operator, [ENDS], {}, 1) for operator in ("Softplus", "Mish", "Gelu", "Atanh", "Exp", "Tanh", "Sigmoid")]
+    nodes += [("Clip", [ENDS, *bounds], {}, 1) for bounds in ([low, high], [low], [None, high], [high, [low]])]
+    nodes += [("Clip", [ENDS, [np.float32(NAN)], [high]], {}, 1)]
+    matrices = [np.array([[1, 2], [INF, 3]], np.float32), np.eye(2, dtype=np.float32)]
+    nodes += [("Gemm", [*matrices, matrices[0]], {"alpha": alpha, "beta": 0.0}, 1) for alpha in (0.0, 0.5)]
+    nodes += [
+        ("Cast", [far], {"to": to}, 1)
+        for far in (FAR, FAR.astype(np.float64), np.clip(FAR, -6e4, 6e4).astype(np.float16))
+        for to in (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+                   TensorProto.UINT64, TensorProto.BOOL)
+    ]  # fmt: skip
+    nodes += [("Pow", [WHOLE, [np.array(exponent)]], {}, 1) for exponent in (2, 3)]
+    nodes += [
+        ("Pow", [np.array([46341, -46340, 7], np.int32), [exponent]], {}, 1)
+        for exponent in (np.array(2, np.int32), np.float32(2))
+    ]
     assert compare(nodes, dialect, target, tmp_path) == 0

@@ -13,9 +13,8 @@ from tunery.dialects import Built, Compiled
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
-from tunery.dialects.metaschedule.codegen.bounds import bound_indices
+from tunery.dialects.metaschedule.codegen.exact import exact
 from tunery.dialects.metaschedule.codegen.linking import link
-from tunery.dialects.metaschedule.codegen.nans import keep_nans
 from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
 from tunery.dialects.metaschedule.codegen.regions import estimate_regions
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
@@ -57,7 +56,7 @@ def _compile(
     module, coverage = _schedule(lowered, target, chosen, found)
     try:
         whole, weights = take_over(_prepacked(module, target), found)
-        whole = estimate_regions(bound_indices(keep_nans(whole)))
+        whole = estimate_regions(exact(whole))
         executable = tvm.compile(whole, tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {reason_of(error)}") from error

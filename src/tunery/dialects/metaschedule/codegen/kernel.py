@@ -18,9 +18,8 @@ from tunery._outputs import replacing
 from tunery.dialects import Built
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
-from tunery.dialects.metaschedule.codegen.bounds import bound_indices
+from tunery.dialects.metaschedule.codegen.exact import exact
 from tunery.dialects.metaschedule.codegen.linking import link
-from tunery.dialects.metaschedule.codegen.nans import keep_nans
 from tunery.dialects.metaschedule.codegen.regions import estimate_regions
 from tunery.dialects.metaschedule.codegen.splitting import split_prepack
 from tunery.dialects.metaschedule.reasons import reason_of
@@ -113,7 +112,7 @@ def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: 
     target = task.target if optimise else replace(task.target, config={**task.target.config, "opt-level": 0})
     try:
         with tvm.transform.PassContext(opt_level=3, config=_BUILD_OPTIONS):
-            module = estimate_regions(bound_indices(keep_nans(split.module)))
+            module = estimate_regions(exact(split.module))
             library = tvm.tirx.build(module, target=tvm_target(target))
         library.write_to_file(str(destination), "o")
     except Exception as error:

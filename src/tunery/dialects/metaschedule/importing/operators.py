@@ -38,6 +38,7 @@ def own_operators(segments: Sequence[Segment] = ()) -> Iterator[None]:
     own = {**_RULES, OPERATOR: _segment_call(segments), quantised.PRODUCT: quantised.product}
     rules = {**theirs(), **{name: _converter(rule) for name, rule in own.items()}}
     rules |= {name: _where_it_applies(rule, rules[name]) for name, rule in _SPECIAL_RULES.items()}
+    rules |= {name: _bounded_pool(name, rules[name]) for name in ("MaxPool", "GlobalMaxPool")}
     onnx_frontend._get_convert_map = lambda: rules
     importer._parse_array = lambda self, tensor: tensor_of(tensor) if uses_external_data(tensor) else read(self, tensor)
     try:
@@ -72,6 +73,19 @@ def _where_it_applies(rule: Convert, otherwise: Any) -> type:
     return Converter
 
 
+def _bounded_pool(operator: str, unbounded: Any) -> type:
+    class Converter:
+        @staticmethod
+        def get_converter(opset: int) -> Callable[..., Any]:
+            def convert(builder: Any, inputs: Any, attributes: dict[str, Any], parameters: Any) -> Any:
+                x = arrays.as_pooled(builder, inputs[0], operator, attributes)
+                return unbounded.get_converter(opset)(builder, [x], attributes, parameters)
+
+            return convert
+
+    return Converter
+
+
 def _segment_call(segments: Sequence[Segment]) -> Convert:
     """Return the rule of the node that stands for a segment: a call of a function that is there when it runs."""
 
@@ -100,6 +114,7 @@ def _type(spec: TensorSpec, *, ranked: bool) -> Any:
 
 
 _RULES: dict[str, Convert] = {
+    "Clip": elements.clip,
     "Sum": elements.chain(relax.op.add),
     "Max": elements.extreme(relax.op.maximum, relax.op.greater),
     "Min": elements.extreme(relax.op.minimum, relax.op.less),
@@ -126,7 +141,7 @@ _RULES: dict[str, Convert] = {
     "TensorScatter": arrays.tensor_scatter,
     "QLinearMatMul": products.quantised_matmul,
     "FusedMatMul": products.fused_matmul,
-    "FusedGemm": products.fused_gemm,
+    **dict.fromkeys(("Gemm", "FusedGemm"), products.fused_gemm),
     "Attention": attention.attention,
     "MultiHeadAttention": attention.multi_head_attention,
     "GroupQueryAttention": attention.group_query_attention,
@@ -134,11 +149,10 @@ _RULES: dict[str, Convert] = {
     "MatMulNBits": four_bits.product,
     "DynamicQuantizeLinear": products.quantise_dynamically,
     "ConvInteger": products.integer_convolution,
-    "TopK": arrays.top,
     "EyeLike": arrays.eye_like,
     "Upsample": arrays.upsample,
-    "ReduceMax": arrays.extreme(largest=True),
-    "ReduceMin": arrays.extreme(largest=False),
+    "ArgMax": arrays.place_of_extreme(largest=True),
+    "ArgMin": arrays.place_of_extreme(largest=False),
     **{operator: recurrent(operator) for operator in ("LSTM", "GRU", "RNN")},
 }
 
@@ -147,10 +161,14 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "ConvTranspose": convolutions.transposed_as_one_row,
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
-    "Equal": elements.equal,
+    "Cast": elements.cast,
+    "CastLike": elements.cast,
+    "Softplus": elements.softplus,
+    "Mish": elements.mish,
     "Pow": elements.power,
     "Sign": elements.sign,
     "OneHot": arrays.one_hot,
+    "ReduceLogSumExp": arrays.log_sum_exp,
     "Concat": arrays.concatenation,
     "Slice": arrays.old_slice,
     "Unsqueeze": arrays.unsqueeze,

@@ -22,7 +22,7 @@ from tunery.dialects.metaschedule.importing.rules.common import (
     text_of,
 )
 
-_PLANES = 4  # dimensions of a batch of images
+_ROWS, _PLANES = 3, 4  # dimensions of a batch of rows, of images
 
 
 def tile(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
@@ -139,31 +139,6 @@ def dropout(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return x if int(attributes.get("tvm_custom", {}).get("num_outputs", 1)) == 1 else relax.Tuple([x, kept])
 
 
-def top(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Return the largest or smallest values and their places, by the number of values that come before each."""
-    x, count = (*inputs, None)[:2]
-    if count is not None and not isinstance(count, tvm.ir.GenericConst):
-        raise DialectError("TopK has a number that is computed")
-    k = int(attributes["k"] if count is None else count.value.numpy().reshape(-1)[0])
-    run, shape = emitter(builder), shape_of(x, "TopK")
-    axis = int(attributes.get("axis", -1)) % len(shape)
-    size, after = shape[axis], [1] * (len(shape) - axis - 1)
-    before = relax.op.greater if int(attributes.get("largest", 1)) else relax.op.less
-    mine = run(relax.op.expand_dims(x, axis + 1))  # along `axis` those that are placed, behind it those before them
-    other = run(relax.op.expand_dims(x, axis))
-    places = np.arange(size).reshape(size, 1, *after)
-    earlier = relax.const(places.reshape(1, size, *after) < places)
-    tied = run(relax.op.logical_and(run(relax.op.equal(other, mine)), earlier))
-    precedes = run(relax.op.logical_or(run(before(other, mine)), tied))
-    rank = run(relax.op.sum(run(relax.op.astype(precedes, "int64")), axis + 1))
-    wanted = relax.const(np.arange(k).reshape(1, k, *after), "int64")
-    chosen = run(relax.op.equal(run(relax.op.expand_dims(rank, axis + 1)), wanted))
-    values = run(relax.op.where(chosen, mine, const_like(0, x)))
-    indices = run(relax.op.where(chosen, relax.const(places, "int64"), relax.const(0, "int64")))
-    # Of NaNs, which all are the first, a sum of the places might be none.
-    return relax.Tuple([run(relax.op.sum(values, axis)), run(relax.op.max(indices, axis))])
-
-
 def old_slice(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Cut by bounds that are attributes, as before opset 10; None where they are inputs, or a shape is cut."""
     x = inputs[0]
@@ -240,47 +215,82 @@ def upsample(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     )
 
 
-def extreme(*, largest: bool) -> Convert:
-    """Return the rule of the largest or smallest element along axes; of none, and of infinities, it is infinite."""
-
-    def first(kind: Any) -> Any:
-        if "float" in str(kind):
-            return tvm.tirx.const(-math.inf if largest else math.inf, kind)
-        return tvm.tirx.min_value(kind) if largest else tvm.tirx.max_value(kind)
-
-    def combine(left: Any, right: Any) -> Any:
-        return tvm.tirx.max(left, right) if largest else tvm.tirx.min(left, right)
+def place_of_extreme(*, largest: bool) -> Convert:
+    """Return the rule of ArgMax or ArgMin: the first place of several, and of NaN only where that comes first."""
 
     def rule(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        x, given = (*inputs, None)[:2]
-        if dtype_of(x) == "bool":
-            made = rule(builder, [emit(builder, relax.op.astype(x, "int8")), given], attributes)
-            return relax.op.astype(emit(builder, made), "bool")
-        if given is not None and not isinstance(given, tvm.ir.GenericConst):
-            raise DialectError("an extreme has axes that are computed")
-        axes = attributes.get("axes", ()) if given is None else given.value.numpy().reshape(-1)
-        shape, keep = shape_of(x, "an extreme"), bool(attributes.get("keepdims", 1))
-        if not len(axes) and attributes.get("noop_with_empty_axes", 0):
-            return x
-        reduced = {int(axis) % len(shape) for axis in axes} or set(range(len(shape)))
+        [x] = inputs
+        shape, kind = shape_of(x, "an extreme"), dtype_of(x)
+        axis = int(attributes.get("axis", 0)) % len(shape)
+        keep, last = bool(attributes.get("keepdims", 1)), bool(attributes.get("select_last_index", 0))
+        best, worst = (tvm.tirx.max_value(kind), tvm.tirx.min_value(kind))
+        if "float" in kind:
+            best, worst = (tvm.tirx.const(end, kind) for end in (math.inf, -math.inf))
+        best, worst = (best, worst) if largest else (worst, best)
 
-        def found(value: Any) -> Any:
-            within = {d: tvm.te.reduce_axis((0, shape[d]), f"k{d}") for d in sorted(reduced)}
-            reducer = tvm.te.comm_reducer(combine, first, "extreme")
+        def combine(left: Any, right: Any) -> Any:
+            better = right[1] > left[1] if largest else right[1] < left[1]
+            nearer = right[0] > left[0] if last else right[0] < left[0]
+            taken = tvm.tirx.any(better, tvm.tirx.all(right[1] == left[1], nearer))
+            return tuple(tvm.tirx.Select(taken, right[side], left[side]) for side in (0, 1))
+
+        def first(place: Any, value: Any) -> Any:
+            return tvm.tirx.const(-1 if last else shape[axis], place), tvm.tirx.const(worst.value, value)
+
+        def candidate(value: Any, place: Any) -> tuple[Any, Any]:
+            if "float" not in kind:
+                return place, value
+            number = tvm.tirx.all(value <= value, value >= value)  # noqa: PLR0124 - not of NaN
+            otherwise = tvm.tirx.Select(place == 0, best, worst)
+            start = tvm.tirx.const(0, "int64")
+            return tvm.tirx.Select(number, place, start), tvm.tirx.Select(number, value, otherwise)
+
+        def found(values: Any) -> Any:
+            within = tvm.te.reduce_axis((0, shape[axis]), "k")
+            reducer = tvm.te.comm_reducer(combine, first, "place_of_extreme")
 
             def term(*at: Any) -> Any:
-                left = iter(at)
-                places = [next(left) if keep or d not in reduced else None for d in range(len(shape))]
-                return reducer(
-                    value(*(within.get(d, place) for d, place in enumerate(places))), axis=[*within.values()]
-                )
+                before, after = at[:axis], at[axis + 1 if keep else axis :]
+                place = within.var.astype("int64")
+                return reducer(candidate(values(*before, within, *after), place), axis=within)
 
-            sizes = [1 if d in reduced else size for d, size in enumerate(shape) if keep or d not in reduced]
-            return tvm.te.compute(sizes, term, "extreme")
+            sizes = [*shape[:axis], *([1] if keep else []), *shape[axis + 1 :]]
+            return tvm.te.compute(sizes, term, "place_of_extreme")[0]
 
-        return builder.call_te(found, x, primfunc_name_hint="max" if largest else "min")
+        return builder.call_te(found, x, primfunc_name_hint="argmax" if largest else "argmin")
 
     return rule
+
+
+def log_sum_exp(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Take off the largest value where that is finite; None for axes that are computed."""
+    x, given = (*inputs, None)[:2]
+    if given is not None and not isinstance(given, tvm.ir.GenericConst):
+        return None
+    axes = [int(axis) for axis in (attributes.get("axes", ()) if given is None else given.value.numpy().reshape(-1))]
+    if not axes and attributes.get("noop_with_empty_axes", 0):
+        return x
+    run, keep = emitter(builder), bool(attributes.get("keepdims", 1))
+    most = run(relax.op.max(x, axes or None, keepdims=True))
+    finite = run(relax.op.less(run(relax.op.abs(most)), const_like(math.inf, x)))
+    most = run(relax.op.where(finite, most, const_like(0, x)))
+    total = run(relax.op.sum(run(relax.op.exp(run(relax.op.subtract(x, most)))), axes or None, keepdims=True))
+    made = run(relax.op.add(run(relax.op.log(total)), most))
+    return made if keep else relax.op.squeeze(made, axes or None)
+
+
+def as_pooled(builder: Any, x: Any, operator: str, attributes: dict[str, Any]) -> Any:
+    """Bound what is pooled where ONNX Runtime begins with the lowest finite number: rows, of which NaN is none, or all.
+
+    Elsewhere it begins with -inf, or by its own place.
+    """
+    lowest = const_like(np.finfo(np.float32).min, x)
+    rows = len(shape_of(x, operator)) == _ROWS and set(attributes.get("dilations", [1])) == {1}
+    if dtype_of(x) != "float32" or not (rows or operator == "GlobalMaxPool"):
+        return x
+    if operator == "GlobalMaxPool":
+        return emit(builder, relax.op.maximum(x, lowest))
+    return emit(builder, relax.op.where(emit(builder, relax.op.greater(x, lowest)), x, lowest))
 
 
 def reshaped_back(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:

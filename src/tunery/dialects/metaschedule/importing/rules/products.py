@@ -33,7 +33,7 @@ def fused_matmul(builder: Any, inputs: list[Any], attributes: dict[str, Any]) ->
 
 
 def fused_gemm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Multiply matrices as Gemm does, with an activation behind (FusedGemm of com.microsoft)."""
+    """Multiply matrices, scale the product, leave out what is scaled by 0; with an activation in FusedGemm."""
     a, b, c = (*inputs, None)[:3]
     run = emitter(builder)
     a, b = (

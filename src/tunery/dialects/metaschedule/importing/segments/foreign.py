@@ -38,7 +38,7 @@ _ALIGNED_OPSET = 16  # since when regions are moved by half a pixel, if nothing 
 _SMALL_ISLAND = 16
 _FEW = 1024
 _MOST_SMALL_STEPS, _LARGE_STEP = 4, 1 << 22  # steps, and multiplications of one
-_MOST_COMPARED, _MOST_ROWS = 128, 3  # values of which the largest are taken, and rows of a determinant
+_MOST_ROWS = 3  # of a determinant
 _DEPENDS = "its size depends on the data"
 
 
@@ -91,7 +91,9 @@ def _unknown_size(graph: Graph, node: onnx.NodeProto) -> str:
         return _DEPENDS
     if any(name and not graph.is_static(name) for name in node.input):
         return "the size of its input depends on the data"
-    empty = any(0 in (graph.shape(name) or ()) for name in (*node.input, *node.output) if name)
+    ignored = graph.constants.keys() & node.input[1:]  # as a region or scales of Resize, or axes that are none
+    handled = {*node.input, *node.output} - ignored - {""}
+    empty = any(0 in (graph.shape(name) or ()) for name in handled)
     return "it handles tensors without elements" if empty and node.op_type not in _EMPTY else ""
 
 
@@ -99,6 +101,17 @@ def _unknown_steps(graph: Graph, node: onnx.NodeProto) -> str:
     if node.op_type not in dequantised.OPERATORS or node.op_type == "QLinearMatMul":
         return ""
     return "" if dequantised.converted(graph, node) else "its scales are not constant, or TVM does not know its form"
+
+
+def _preferred(_: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type in {"TopK", "Hardmax"}:
+        return "ONNX Runtime is as fast, and its order of NaN is its own"
+    if node.op_type in _NORMS and attribute(node, "noop_with_empty_axes", 0):
+        return "TVM returns its input where it reduces no axis"
+    return ""
+
+
+_NORMS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"})
 
 
 def _random(_: Graph, node: onnx.NodeProto) -> str:
@@ -224,16 +237,6 @@ def _recurrent(graph: Graph, node: onnx.NodeProto) -> str:
     return "ONNX Runtime is faster at many small steps" if small else ""
 
 
-def _top(graph: Graph, node: onnx.NodeProto) -> str:
-    """Ours compares every value with every other."""
-    if node.op_type != "TopK":
-        return ""
-    if not attribute(node, "sorted", 1):
-        return "its values are in no order"
-    axis, shape = attribute(node, "axis", -1), graph.shape(node.input[0]) or (0,)
-    return "ONNX Runtime is faster at the largest of many" if shape[axis] > _MOST_COMPARED else ""
-
-
 def _determinant(graph: Graph, node: onnx.NodeProto) -> str:
     large = node.op_type == "Det" and (graph.shape(node.input[0]) or (0,))[-1] > _MOST_ROWS
     return "TVM has no import for large determinants" if large else ""
@@ -246,7 +249,7 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 
 _RULES: tuple[Rule, ...] = (
     _no_numbers, _random, _narrow, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose,
-    _pools, _pad, _resize, _grid, _regions, _scatters, _recurrent, _top, _determinant, _einsum,
+    _pools, _pad, _resize, _grid, _regions, _scatters, _recurrent, _preferred, _determinant, _einsum,
     _mean, microsoft.objection,
 )  # fmt: skip
 
