@@ -31,11 +31,6 @@ def scale(*values: float) -> np.ndarray:
     return np.array(values if len(values) > 1 else values[0], np.float32)
 
 
-def weights(rows: int, columns: int) -> np.ndarray:
-    """Weights of a recurrent operator: so many that its steps are written out."""
-    return (RNG.standard_normal((1, rows, columns)) / np.sqrt(columns)).astype(np.float32)
-
-
 CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
     ("IsNaN", 20, EDGES, [], 1, {}),
     ("IsNaN", 20, EDGES.astype(np.float16), [], 1, {}),
@@ -66,8 +61,6 @@ CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
     ("EyeLike", 17, TIES, [], 1, {"dtype": onnx.TensorProto.FLOAT, "k": -1}),
     ("Col2Im", 18, RNG.standard_normal((1, 12, 6)).astype(np.float32), [np.array([5, 7]), np.array([2, 3])], 1,
      {"strides": [2, 2], "pads": [0, 1, 1, 0], "dilations": [2, 1]}),
-    ("RNN", 17, RNG.standard_normal((20, 1, 8)).astype(np.float32), [weights(2048, 8), weights(2048, 2048)], 2,
-     {"hidden_size": 2048, "direction": "reverse"}),
     ("QLinearMatMul", 10, BYTES, [scale(0.02), np.uint8(113), SIGNED, scale(0.01, 0.02, 0.03), np.zeros(3, np.int8),
                                   scale(0.5), np.uint8(120)], 1, {}),
     ("QLinearMatMul", 10, BYTES, [scale(0.5), np.uint8(0), SIGNED, scale(0.5), np.int8(3), scale(0.25), np.uint8(5)], 1,

@@ -22,7 +22,6 @@ from tunery.dialects.metaschedule.importing.rules import (
     resizing,
 )
 from tunery.dialects.metaschedule.importing.rules.common import Convert, emit
-from tunery.dialects.metaschedule.importing.rules.recurrent import recurrent
 from tunery.dialects.metaschedule.importing.segments.graph import OPERATOR, Segment
 from tunery.domain import SEGMENT, TensorSpec
 
@@ -153,7 +152,6 @@ _RULES: dict[str, Convert] = {
     "Upsample": arrays.upsample,
     "ArgMax": arrays.place_of_extreme(largest=True),
     "ArgMin": arrays.place_of_extreme(largest=False),
-    **{operator: recurrent(operator) for operator in ("LSTM", "GRU", "RNN")},
 }
 
 _SPECIAL_RULES: dict[str, Convert] = {

@@ -24,7 +24,7 @@ _SCATTERS = frozenset({"Scatter", "ScatterElements", "ScatterND"})
 _EMPTY = frozenset({"Split", "Concat"})
 """Operators whose tensors may have no elements."""
 _HEAVY = frozenset(
-    {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "MatMulInteger"}
+    {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "ConvInteger", "MatMulInteger"}
     | {"QLinearConv", "QLinearMatMul", "QGemm", "FusedMatMul", "FusedGemm", "MatMulNBits"}
     | {"Attention", "MultiHeadAttention", "GroupQueryAttention"}
 )
@@ -37,7 +37,6 @@ _TRUTH_OPSET = 10  # since when a mask has truth values
 _ALIGNED_OPSET = 16  # since when regions are moved by half a pixel, if nothing else is said
 _SMALL_ISLAND = 16
 _FEW = 1024
-_MOST_SMALL_STEPS, _LARGE_STEP = 4, 1 << 22  # steps, and multiplications of one
 _MOST_ROWS = 3  # of a determinant
 _DEPENDS = "its size depends on the data"
 
@@ -104,6 +103,8 @@ def _unknown_steps(graph: Graph, node: onnx.NodeProto) -> str:
 
 
 def _preferred(_: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type in {"LSTM", "GRU", "RNN"}:
+        return "ONNX Runtime is faster at recurrent cells"
     if node.op_type in {"TopK", "Hardmax"}:
         return "ONNX Runtime is as fast, and its order of NaN is its own"
     if node.op_type in _NORMS and attribute(node, "noop_with_empty_axes", 0):
@@ -227,16 +228,6 @@ def _mean(graph: Graph, node: onnx.NodeProto) -> str:
     return "TVM has another type for the mean of integers" if whole else ""
 
 
-def _recurrent(graph: Graph, node: onnx.NodeProto) -> str:
-    """Of 24 steps with 64, 256 and 512 hidden values ours take 5, 2.5 and 1.2 times as long as ONNX Runtime's."""
-    if node.op_type not in {"LSTM", "GRU", "RNN"}:
-        return ""
-    steps = (graph.shape(node.input[0]) or (0,))[1 if attribute(node, "layout", 0) else 0]
-    step_size = math.prod((graph.shape(node.input[2]) or (0,))[1:])
-    small = steps > _MOST_SMALL_STEPS and step_size < _LARGE_STEP
-    return "ONNX Runtime is faster at many small steps" if small else ""
-
-
 def _determinant(graph: Graph, node: onnx.NodeProto) -> str:
     large = node.op_type == "Det" and (graph.shape(node.input[0]) or (0,))[-1] > _MOST_ROWS
     return "TVM has no import for large determinants" if large else ""
@@ -249,7 +240,7 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 
 _RULES: tuple[Rule, ...] = (
     _no_numbers, _random, _narrow, _unknown_steps, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose,
-    _pools, _pad, _resize, _grid, _regions, _scatters, _recurrent, _preferred, _determinant, _einsum,
+    _pools, _pad, _resize, _grid, _regions, _scatters, _preferred, _determinant, _einsum,
     _mean, microsoft.objection,
 )  # fmt: skip
 
