@@ -5,6 +5,7 @@ TuneryError                what happened, with which value, and what to do next
 │   ├── ModelError         the model file cannot be read, bound or imported
 │   ├── TargetError        the target is unknown or incomplete
 │   ├── BudgetError        the budget is malformed
+│   ├── QuotaError         an account has as much as it may
 │   ├── StoreError         the store cannot be opened or written
 │   │   └── StoreAwayError its server does not answer
 │   ├── BlobError          a host's blobs cannot be read or written
@@ -46,6 +47,10 @@ class TargetError(UsageError):
 
 class BudgetError(UsageError):
     """A budget is malformed."""
+
+
+class QuotaError(UsageError):
+    """An account has as much of something as it may; later it may have more."""
 
 
 class StoreError(UsageError):
@@ -143,6 +148,7 @@ _PROBLEMS: tuple[tuple[type[TuneryError], str], ...] = (
     (ModelError, "model"),
     (TargetError, "target"),
     (BudgetError, "budget"),
+    (QuotaError, "quota"),
     (UsageError, "request"),
     (WorkError, "work"),
     (TuneryError, "work"),

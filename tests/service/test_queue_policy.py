@@ -93,15 +93,20 @@ def test_an_endless_stream_of_urgent_short_jobs_overtakes_only_so_many_times(
     raise AssertionError("it starved")
 
 
-def test_few_begin_on_few_cores_but_each_owner_has_a_place() -> None:
-    anns, local = QueuedJob("a", ShareRequest("ann"), 0), QueuedJob("b", ShareRequest(), 1)
-    begun = next(count for count in range(1000) if not has_place(local, {"": count}, cores=2))
-    assert 2 <= begun < 32
-    assert not has_place(anns, {"ann": begun}, cores=2)
-    assert has_place(local, {"": begun}, cores=4)
-    assert has_place(anns, {"": begun}, cores=2), "ann has none at work"
-    assert has_place(local, {"ann": begun}, cores=2), "nor has the local user"
-    assert has_place(QueuedJob("c", ShareRequest(), 2, quick=True), {"ann": begun}, cores=2)
+def test_few_begin_on_few_cores_but_each_owner_has_a_place_of_each_kind() -> None:
+    for quick in (False, True):
+        anns, local = (
+            QueuedJob("a", ShareRequest("ann"), 0, quick=quick),
+            QueuedJob("b", ShareRequest(), 1, quick=quick),
+        )
+        begun = next(count for count in range(1000) if not has_place(local, {("", quick): count}, cores=2))
+        assert 2 <= begun < 32
+        assert not has_place(anns, {("ann", quick): begun}, cores=2)
+        assert has_place(anns, {("", quick): 1000}, cores=2), "ann has none at work"
+        assert has_place(anns, {("ann", not quick): 1000}, cores=2), "nor one of this kind"
+        assert not has_place(anns, {}, cores=2, most=0)
+        assert not has_place(anns, {("", quick): 1}, cores=2, most=1)
+    assert has_place(QueuedJob("b", ShareRequest(), 1), {("", False): 8}, cores=4)
 
 
 def test_who_may_not_begin_is_passed_over() -> None:

@@ -18,7 +18,7 @@ from store_samples import HERE, record, task
 import postgres_server
 from postgres_server import PostgresServer, binaries, sweep
 from tunery._errors import StoreAwayError, StoreError
-from tunery.store import AsyncStore, Charge, Store, open_store
+from tunery.store import AsyncStore, Charge, Store, open_store, patience_s
 
 pytestmark = pytest.mark.postgresql
 CONV = task()
@@ -157,14 +157,15 @@ class listening:  # noqa: N801 - used like a function
 
 def test_who_may_not_wait_is_answered_within_seconds_and_who_may_waits(server: PostgresServer, database: str) -> None:
     async def ask(store: Store) -> None:
-        with AsyncStore(store) as patient, AsyncStore(store, patience_s=3.0) as quick:
-            waiting = asyncio.create_task(patient.add_records(CONV, [record(CONV, "later")]))
-            given_up = asyncio.create_task(patient.read(lambda opened: opened.records()))
+        with AsyncStore(store) as calls:
+            waiting = asyncio.create_task(calls.add_records(CONV, [record(CONV, "later")]))
+            given_up = asyncio.create_task(calls.read(lambda opened: opened.records()))
+            patience_s.set(3.0)
             with pytest.raises(StoreAwayError) as caught:
-                await asyncio.wait_for(quick.read(lambda opened: opened.records()), 30)
+                await asyncio.wait_for(calls.read(lambda opened: opened.records()), 30)
             assert store.url in str(caught.value)
             with pytest.raises(StoreAwayError):
-                await asyncio.wait_for(quick.write(lambda opened: opened.create_job({})), 30)
+                await asyncio.wait_for(calls.write(lambda opened: opened.create_job({})), 30)
             given_up.cancel()
             with pytest.raises((StoreAwayError, asyncio.CancelledError)):
                 await asyncio.wait_for(given_up, 30)

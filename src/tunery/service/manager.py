@@ -6,12 +6,21 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError, problem_type
+from tunery._errors import (
+    LostJobError,
+    NothingFoundError,
+    QuotaError,
+    StoreError,
+    TuneryError,
+    UsageError,
+    problem_type,
+)
 from tunery.domain import HostFacts, JobState, JobStatus
 from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.engines.remote.facts import host_facts
@@ -31,7 +40,7 @@ from tunery.service.runner import JobRunner, log_state
 from tunery.service.stored_jobs import ChangedJobError
 from tunery.store import OtherVersionError, Store, new_job_id
 
-_MOST_WAITING = 10_000
+_MOST_WAITING, _MOST_WAITING_EACH = 10_000, 1_000
 _STORE_AGAIN_S = 5.0
 
 
@@ -60,11 +69,11 @@ class _Entry(Assignment):
 class JobManager:
     """Takes jobs in, has them done beside one another, and lets them go; use it as an async context manager.
 
-    At most `most_active` jobs are at work (one, where the strategy is `sequential`), the others wait for their turn
-    (`JobQueue`). Leaving the block ends all work; what was submitted stays queued in the store, and `recover` of
-    another manager goes on with it. `adopt` returns the request of a job of the store with its files as they are called
-    here, or raises UsageError. What is found in the store and cannot be done here is left to others. The other
-    arguments are those of `JobRunner`.
+    At most `most_active` jobs are at work (one, where the strategy is `sequential`), and beyond that one of each kind
+    of an owner who has none; the others wait for their turn (`JobQueue`). Leaving the block ends all work; what was
+    submitted stays queued in the store, and `recover` of another manager goes on with it. `adopt` returns the request
+    of a job of the store with its files as they are called here, or raises UsageError. What is found in the store and
+    cannot be done here is left to others. The other arguments are those of `JobRunner`.
 
     Example:
         async with JobManager(store) as manager:
@@ -131,8 +140,9 @@ class JobManager:
         if imported is None:
             check_model(request.model)
         check(replace(request, store=self.store.url), claim)
-        if len(self._entries) >= _MOST_WAITING:
-            raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
+        most = _MOST_WAITING_EACH if claim.owner else _MOST_WAITING
+        if self._queue.count(claim.owner) >= most:
+            raise QuotaError(f"{most} jobs are waiting already; submit again when some have ended")
         data = request_data(request, claim=claim)
         is_new = await self.store.write(partial(stored_jobs.submit, request=data, job_id=job_id))
         if is_new:
@@ -295,21 +305,22 @@ class JobManager:
             self.dispatch.claim(self.dispatch.own_s())
             for runtime in self.runner.runtimes:
                 runtime.claim(runtime.unclaimed_core_s())
-        while len(self._active) < self._most_active and (chosen := self._next()):
+        while chosen := self._next():
             self._queue.discard(chosen.job_id)
             self._active[chosen.job_id] = chosen
             self._worked = True
             entry = self._entries[chosen.job_id]
-            entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
+            # Of no request's context: a job waits for its store as long as it must.
+            entry.work = asyncio.create_task(self._live(chosen.job_id, entry), context=Context())
 
     def _next(self) -> QueuedJob | None:
         at_work = Counter(one.owner for one in self._active.values())
-        long = Counter(one.owner for one in self._active.values() if not one.quick)
-        cores = self.dispatch.core_count()
-        chosen = self._queue.next_turn(at_work, lambda one: has_place(one, long, cores))
+        alike = Counter((one.owner, one.quick) for one in self._active.values())
+        cores, most = self.dispatch.core_count(), self._most_active
+        chosen = self._queue.next_turn(at_work, lambda one: has_place(one, alike, cores, most))
         if chosen is None or chosen.quick or not self._left_to_others(chosen):
             return chosen
-        return self._queue.next_turn(at_work, lambda one: one.quick)
+        return self._queue.next_turn(at_work, lambda one: one.quick and has_place(one, alike, cores, most))
 
     def _left_to_others(self, chosen: QueuedJob) -> bool:
         """Tell whether a job is left to other coordinators of the store for now; then look again later."""

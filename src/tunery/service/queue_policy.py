@@ -10,6 +10,7 @@ from tunery.domain import Budget
 from tunery.domain.request import ShareRequest
 
 MOST_ACTIVE = 32
+_QUICK_SHARE = 4
 _PER_CORE = 4  # of two cores 8: more would only end later, all together, and leave none to other coordinators
 _HEAD_START = 100  # jobs that one step of priority may overtake: what waits is overtaken by so many, not for ever
 _SHORTER = 8  # jobs that one of half the size may overtake
@@ -78,6 +79,10 @@ class JobQueue:
                 del self._groups[_group(job)]
         return job
 
+    def count(self, owner: str) -> int:
+        """Return how many of an owner's jobs wait."""
+        return sum(len(self._groups.get((owner, quick), ())) for quick in (False, True))
+
     def before(self, job_id: str) -> int:
         """Return how many of its owner's jobs begin before a job that waits."""
         job = self._jobs[job_id]
@@ -103,13 +108,19 @@ def size_s(budget: Budget, effort: str) -> float:
     return max(1.0, min((limit for limit in limits if limit is not None), default=usual_s))
 
 
-def has_place(job: QueuedJob, at_work: Mapping[str, int], cores: int) -> bool:
-    """Tell whether a job may begin on so many `cores` beside those `at_work`, counted by owner and without quick ones.
+def has_place(job: QueuedJob, at_work: Mapping[tuple[str, bool], int], cores: int, most: int = MOST_ACTIVE) -> bool:
+    """Tell whether a job may begin on so many `cores` beside those `at_work`, counted by owner and whether quick.
 
-    Four a core keep it busy. An owner who has none at work gets a place beyond that: nobody waits for the end of
-    somebody else's long jobs. What is quick needs no place.
+    Four long jobs a core keep it busy, and of `most` in all an owner's quick ones get a quarter. An owner who has none
+    of a kind at work gets a place beyond that: nobody waits for the end of somebody else's jobs.
     """
-    return job.quick or not at_work.get(job.owner) or sum(at_work.values()) < _PER_CORE * cores
+    mine = at_work.get((job.owner, job.quick), 0)
+    if not mine:
+        return most > 1 or (most == 1 and not at_work)
+    same = sum(count for (_, quick), count in at_work.items() if quick == job.quick)
+    if job.quick:
+        return mine < most // _QUICK_SHARE and same < most
+    return same < min(_PER_CORE * cores, most)
 
 
 def hold_back_s(at_work: int) -> float:

@@ -6,7 +6,7 @@ from tunery.store._events import Event, Events
 from tunery.store._jobs import OtherVersionError, new_job_id
 from tunery.store._ledger import Charge
 from tunery.store._months import MonthMoney, MonthPart
-from tunery.store._store import AsyncStore, Store, missing, open_store
+from tunery.store._store import AsyncStore, Store, missing, open_store, patience_s
 from tunery.store._upkeep import StoreStats
 from tunery.store.database.place import file_of, place_of
 from tunery.store.exchange.interchange import ImportSummary
@@ -38,5 +38,6 @@ __all__ = [
     "missing",
     "new_job_id",
     "open_store",
+    "patience_s",
     "place_of",
 ]

@@ -111,12 +111,19 @@ class Jobs(Database):
         account: str | None = None,
         before: tuple[float, str] | None = None,
         since: float | None = None,
+        state: JobState | None = None,
     ) -> list[JobStatus]:
-        """Return the jobs, latest first: of one account, and those that come after the job `before`.
+        """Return the jobs, latest first: of one account, in a `state`, and those that come after the job `before`.
 
         `before` is the `created_at` and the id of a job, `since` the earliest `created_at`.
         """
-        query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id).limit(limit)
+        query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id)
+        if state in {JobState.RUNNING, JobState.STOPPED}:  # stopped: stored as running, by a process that is gone
+            query = query.where(_jobs.c.state == JobState.RUNNING.value)
+        elif state is not None:
+            query = query.where(_jobs.c.state == state.value).limit(limit)
+        else:
+            query = query.limit(limit)
         if account is not None:
             query = query.where(_jobs.c.account == account)
         if since is not None:
@@ -125,7 +132,8 @@ class Jobs(Database):
             at, job_id = before
             same = sa.and_(_jobs.c.created_at == at, _jobs.c.job_id > job_id)
             query = query.where(sa.or_(_jobs.c.created_at < at, same))
-        return self.read(lambda connection: [_status(connection, row) for row in _all(connection, query)])
+        found = self.read(lambda connection: [_status(connection, row) for row in _all(connection, query)])
+        return [status for status in found if state in {None, status.state}][:limit]
 
     def latest_changes(self, limit: int, account: str | None = None) -> list[tuple[str, float]]:
         """Return the ids of the jobs that were created last, latest first, each with the time of its last update."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ from tunery.store.exchange.interchange import Interchange
 from tunery.store.records.records import Addition, Records
 
 T = TypeVar("T")
+patience_s: ContextVar[float] = ContextVar("patience_s", default=math.inf)
+"""How many seconds an AsyncStore's calls of this context wait for a server that is away."""
 _READERS = 4
 _MOST_AT_ONCE = 64
 
@@ -73,20 +76,21 @@ class AsyncStore:
     in the order in which they were asked for; records that wait for their turn together share one commit. Reads and
     heartbeats have threads of their own: neither waits for a write's turn. A call cannot be cancelled: what was begun
     is done, and its caller gets the result. A cancellation that comes meanwhile is raised at the caller's next other
-    `await`. While a server is away, calls wait for it as long as it takes, and no longer once they are cancelled; with
-    a `patience_s` they raise StoreAwayError by then.
+    `await`. While a server is away, calls wait for it as long as it takes, and no longer once they are cancelled; in a
+    context with a `patience_s` they raise StoreAwayError by then.
 
     Example:
         with AsyncStore(store) as calls:
             status = await calls.write(lambda store: store.create_job(request))
     """
 
-    def __init__(self, store: Store, patience_s: float = math.inf) -> None:
-        self._store, self._patience_s = store, patience_s
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._writer = ThreadPoolExecutor(1, "store-writes")
         self._asked: deque[_Write] = deque()
         self._asking = threading.Lock()
         self._readers = ThreadPoolExecutor(_READERS, "store-reads")
+        self._urgent = ThreadPoolExecutor(1, "store-urgent-reads")
         self._heart = ThreadPoolExecutor(1, "store-heartbeats")
         self._ping: asyncio.Task[bool] | None = None
 
@@ -102,10 +106,10 @@ class AsyncStore:
     def moved(self) -> str:
         return self._store.moved()
 
-    async def read(self, work: Callable[[Store], T]) -> T:
-        """Return what `work` reads; beside other reads and writes."""
-        given_up = threading.Event()
-        return await self._result(self._readers.submit(self._limited, work, given_up), given_up)
+    async def read(self, work: Callable[[Store], T], *, urgent: bool = False) -> T:
+        """Return what `work` reads; beside other reads and writes. Short `urgent` ones wait for each other alone."""
+        given_up, readers = threading.Event(), self._urgent if urgent else self._readers
+        return await self._result(readers.submit(self._limited, work, given_up, patience_s.get()), given_up)
 
     async def write(self, work: Callable[[Store], T]) -> T:
         """Return the result of `work` once all that it has written is durable; no other write of ours comes between."""
@@ -130,8 +134,8 @@ class AsyncStore:
         self._writer.submit(self._write_next)
         return await self._result(write.result, write.given_up)
 
-    def _limited(self, work: Callable[[Store], T], given_up: threading.Event) -> T:
-        with self._store.waiting(self._patience_s, given_up):
+    def _limited(self, work: Callable[[Store], T], given_up: threading.Event, limit_s: float) -> T:
+        with self._store.waiting(limit_s, given_up):
             return work(self._store)
 
     def _write_next(self) -> None:
@@ -141,24 +145,24 @@ class AsyncStore:
             while turn and len(turn) < _MOST_AT_ONCE and self._asked and turn[0].joins(self._asked[0]):
                 turn.append(self._asked.popleft())
         turn = [write for write in turn if write.result.set_running_or_notify_cancel()]
-        if len(turn) > 1 and self._limited(partial(_add_together, writes=turn), turn[0].given_up):
+        if len(turn) > 1 and self._limited(partial(_add_together, writes=turn), turn[0].given_up, turn[0].limit_s):
             return
         for write in turn:
-            self._limited(write.do, write.given_up)
+            self._limited(write.do, write.given_up, write.limit_s)
 
     async def heartbeat(self, job_id: str) -> bool:
         """Do as `Store.heartbeat`, however long writes take."""
         given_up = threading.Event()
-        beat = self._heart.submit(self._limited, lambda store: store.heartbeat(job_id), given_up)
+        beat = self._heart.submit(self._limited, lambda store: store.heartbeat(job_id), given_up, patience_s.get())
         return await self._result(beat, given_up)
 
     async def _result(self, future: Future[T], given_up: threading.Event) -> T:
         """Return a future's result; one that is cancelled waits for no server, and is raised at the next `await`."""
-        result, cancelled, limit_s = asyncio.wrap_future(future), False, self._patience_s / 3
+        result, cancelled, limit_s = asyncio.wrap_future(future), False, patience_s.get() / 3
         while not result.done():
             try:
                 done, _ = await asyncio.wait([result], timeout=None if math.isinf(limit_s) else limit_s)
-                if not done and not await self._answers():
+                if not done and not await self._answers(2 * limit_s):
                     given_up.set()
                     result.cancel()
                     raise StoreAwayError(f"{self.place} does not answer; check that it is running and reachable")
@@ -170,12 +174,12 @@ class AsyncStore:
             task.cancel()
         return result.result()
 
-    async def _answers(self) -> bool:
+    async def _answers(self, within_s: float) -> bool:
         """Ask, once for all who wait, whether the server answers."""
         if self._ping is None or self._ping.done():
             self._ping = asyncio.create_task(asyncio.to_thread(self._store.answers))
         with suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(self._ping), 2 * self._patience_s / 3)
+            return await asyncio.wait_for(asyncio.shield(self._ping), within_s)
         return False
 
     def waiting_jobs(self, look_s: float) -> AsyncGenerator[None, None]:
@@ -183,7 +187,7 @@ class AsyncStore:
 
     def close(self) -> None:
         """Wait for the calls that are under way, and end the threads. Closing twice is fine."""
-        for threads in (self._heart, self._readers, self._writer):
+        for threads in (self._heart, self._urgent, self._readers, self._writer):
             threads.shutdown()
 
     def __enter__(self) -> Self:
@@ -202,6 +206,7 @@ class _Write:
     work: Callable[[Store], object] | Addition
     result: Future[object] = field(default_factory=Future)
     given_up: threading.Event = field(default_factory=threading.Event)
+    limit_s: float = field(default_factory=patience_s.get)
 
     def joins(self, following: "_Write") -> bool:
         return isinstance(self.work, Addition) and isinstance(following.work, Addition)

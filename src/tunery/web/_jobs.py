@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from tunery.domain import DEFAULT_KIND, Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
-from tunery.service.budgets.months import refuse_used_up
+from tunery.service.budgets.months import left_of_month_s, refuse_used_up
 from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.kinds import KINDS, answer_of, resumable, unusual
 from tunery.store import Event, StoredAccount
@@ -28,7 +29,18 @@ from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalI
 from tunery.web._files import FileAnswer, model_path, place_in
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError, check_match, revision
-from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User, still_holds
+from tunery.web._service import (
+    ADMIN,
+    Caller,
+    Reader,
+    Service,
+    Stream,
+    TheService,
+    User,
+    at_least,
+    still_holds,
+    streaming,
+)
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
@@ -110,15 +122,16 @@ async def list_(  # noqa: PLR0917 - what FastAPI hands over
     limit: Annotated[int, Query(ge=1, le=_MOST)] = _PAGE,
 ) -> JobPage:
     """List the account's jobs, latest first; an administrator lists those of all, or of one."""
+    if account not in {None, caller.account.name}:
+        at_least(caller, ADMIN)
     whose: str | None = account if caller.role == ADMIN else caller.account.name
     at, _, after = cursor.rpartition("-")
     before = (float(at), after) if cursor else None
-    found = await service.store.read(lambda store: store.jobs(limit + 1, account=whose, before=before))
+    found = await service.store.read(lambda store: store.jobs(limit + 1, account=whose, before=before, state=state))
     page = found[:limit]
     last = page[-1] if len(found) > limit else None
-    shown = [status for status in page if state is None or status.state is state]
     return JobPage(
-        jobs=[job_out(service.manager.shown(status), None, None, service.hidden) for status in shown],
+        jobs=[job_out(service.manager.shown(status), None, None, service.hidden) for status in page],
         next=f"{last.created_at!r}-{last.job_id}" if last else None,
     )
 
@@ -220,8 +233,7 @@ async def events(  # noqa: PLR0917 - what FastAPI hands over
     last = max(after, int(last_event_id or 0))
     if _LINES in accept:
         return StreamingResponse(_lines(service, job_id, last), media_type=_LINES)
-    stream = _stream(service, caller, job_id, last)
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return Stream(service, caller, _stream(service, caller, job_id, last))
 
 
 @router.get("/{job_id}/failures")
@@ -388,7 +400,7 @@ async def check_month(service: Service, caller: Caller) -> None:
     try:
         await service.store.read(lambda store: refuse_used_up(store, caller.account.name))
     except UsageError as error:
-        raise RefusedError(429, "budget", str(error)) from None
+        raise RefusedError(429, "budget", str(error), retry_s=ceil(left_of_month_s())) from None
 
 
 async def rest(service: Service, caller: Caller, job_id: str, within_s: float) -> None:
@@ -399,7 +411,7 @@ async def rest(service: Service, caller: Caller, job_id: str, within_s: float) -
     """
     now_s = asyncio.get_running_loop().time
     until_s, due_s = now_s() + within_s, now_s() + _ALIVE_S
-    with service.hub.watch(job_id, _NO_EVENTS) as watch:
+    with streaming(service, caller), service.hub.watch(job_id, _NO_EVENTS) as watch:
         while not service.hub.closed and (left_s := until_s - now_s()) > 0:
             news = await watch.news(min(left_s, _ALIVE_S))
             if now_s() >= due_s:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from tunery._errors import (
     LostJobError,
     NothingFoundError,
+    QuotaError,
     StoreError,
     TuneryError,
     UsageError,
@@ -28,20 +29,20 @@ _STATUS: tuple[tuple[type[TuneryError], int], ...] = (
     (NothingFoundError, 404),
     (LostJobError, 409),
     (StoreError, 503),
+    (QuotaError, 429),
     (UsageError, 422),
     (TuneryError, 500),
 )
-_RETRY_S = "5"
+_RETRY_S = 5
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class RefusedError(TuneryError):
-    """A request that is refused for a reason of HTTP's own: `status` says which."""
+    """A request that is refused for a reason of HTTP's own: `status` says which, `retry_s` when to come again."""
 
-    def __init__(self, status: int, kind: str, sentence: str) -> None:
+    def __init__(self, status: int, kind: str, sentence: str, retry_s: int = _RETRY_S) -> None:
         super().__init__(sentence)
-        self.status = status
-        self.kind = kind
+        self.status, self.kind, self.retry_s = status, kind, retry_s
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -53,9 +54,9 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unforeseen)
 
 
-def problem(status: int, kind: TuneryError | str, sentence: str) -> JSONResponse:
+def problem(status: int, kind: TuneryError | str, sentence: str, retry_s: int = _RETRY_S) -> JSONResponse:
     body = {"type": problem_type(kind), "title": HTTPStatus(status).phrase, "status": status, "detail": sentence}
-    headers = {"Retry-After": _RETRY_S} if status in {429, 503} else {}
+    headers = {"Retry-After": str(retry_s)} if status in {429, 503} else {}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body, status, headers, media_type="application/problem+json")
@@ -69,7 +70,7 @@ async def _ours(request: Request, error: Any) -> JSONResponse:
         said = said.replace(f"the store {service.store.place}", "the store").replace(service.store.place, "the store")
         said = without_places(said, service.hidden)
     if isinstance(error, RefusedError):
-        return problem(error.status, error.kind, said)
+        return problem(error.status, error.kind, said, error.retry_s)
     return problem(next(status for of, status in _STATUS if isinstance(error, of)), error, said)
 
 

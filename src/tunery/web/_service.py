@@ -1,28 +1,37 @@
 """What every request has at hand: the manager, the uploads, and who asks."""
 
 import asyncio
-from contextlib import suppress
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request
+from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.types import Receive, Scope, Send
 
 from tunery._errors import StoreError
 from tunery.domain import JobStatus
 from tunery.domain.request import MOST_PRIORITY
 from tunery.service.manager import JobManager
-from tunery.store import AsyncStore, StoredAccount, StoredToken
+from tunery.store import AsyncStore, StoredAccount, StoredToken, patience_s
 from tunery.web._hub import Hub
-from tunery.web._problems import RefusedError
+from tunery.web._problems import RefusedError, problem
 from tunery.web._tokens import digest_of, is_whole
 
 READER, USER, DEVELOPER, ADMIN = "reader", "user", "developer", "admin"
 ROLES = (READER, USER, DEVELOPER, ADMIN)
 """What an account or a token may do: look; submit and control jobs; send code that runs with the service's rights;
 manage accounts. Each includes those before it."""
+_PATIENCE_S = 3.0
+_MOST_STREAMS = 32
+_LOOK_UP_S, _MOST_LOOKED_UP = 4.0, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,7 @@ class Service:
     A `local` one is for the user who runs it, and for nobody else: it needs no token, and may name files of theirs.
     One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
     A job with a key of its client's is submitted by who holds its lock in `keyed`, one POST at a time.
+    `streams` counts those of each account, and `looked_up` says when a token of one last was what it was at its begin.
     """
 
     manager: JobManager
@@ -42,6 +52,8 @@ class Service:
     scripted: bool = False
     record_import: asyncio.Lock = field(default_factory=asyncio.Lock)
     keyed: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    streams: Counter[str] = field(default_factory=Counter)
+    looked_up: dict[StoredToken, tuple[float, bool]] = field(default_factory=dict)
 
     @property
     def hidden(self) -> Path | None:
@@ -68,13 +80,14 @@ class Caller:
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service that a request came to.
+    """Return the service that a request came to; from now on the request waits a few seconds for a store that is away.
 
     Raises:
         RefusedError: its query holds what no database keeps in a text.
     """
     if b"%00" in request.scope["query_string"]:
         raise RefusedError(422, "request", "a text of the query holds a NUL character; leave it out")
+    patience_s.set(_PATIENCE_S)
     found: Service = request.app.state.service
     return found
 
@@ -99,7 +112,7 @@ async def caller_of(
     if not is_whole(sent.credentials):
         raise RefusedError(401, "token", "this is no whole token; copy it again")
     digest = digest_of(sent.credentials)
-    found = await service.store.read(lambda store: store.accounts.who(digest))
+    found = await service.store.read(lambda store: store.accounts.who(digest), urgent=True)
     if found is None:
         raise RefusedError(401, "token", "the token is unknown or has expired; ask an administrator for a new one")
     account, token = found
@@ -114,11 +127,48 @@ async def still_holds(service: Service, caller: Caller) -> bool:
     """Tell whether a caller's token still is what it was when it came; also while the store cannot be asked."""
     if caller.token is None:
         return True
-    digest = caller.token.digest
-    with suppress(StoreError):
-        found = await service.store.read(lambda store: store.accounts.who(digest))
-        return found is not None and _role(*found) == caller.role
-    return True
+    digest, now_s = caller.token.digest, time.monotonic()
+    looked_s, holds = service.looked_up.get(caller.token, (0.0, True))
+    if holds and now_s >= looked_s + _LOOK_UP_S:
+        with suppress(StoreError):
+            found = await service.store.read(lambda store: store.accounts.who(digest), urgent=True)
+            holds = found is not None and _role(*found) == caller.role
+        if len(service.looked_up) >= _MOST_LOOKED_UP:
+            service.looked_up.clear()
+        service.looked_up[caller.token] = now_s, holds
+    return holds
+
+
+@contextmanager
+def streaming(service: Service, caller: Caller) -> Iterator[None]:
+    """Count a stream of an account, or a wait for a job, in the block.
+
+    Raises:
+        RefusedError: it has as many as it may.
+    """
+    name = caller.account.name
+    if not service.local and service.streams[name] >= _MOST_STREAMS:
+        raise RefusedError(429, "streams", f"{name} follows {_MOST_STREAMS} jobs or pages already; close some")
+    service.streams[name] += 1
+    try:
+        yield
+    finally:
+        service.streams[name] -= 1
+
+
+class Stream(StreamingResponse):
+    """Server-sent events for a caller, who has a limited number of such streams."""
+
+    def __init__(self, service: Service, caller: Caller, events: AsyncIterator[str]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._counted = partial(streaming, service, caller)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._counted():
+                await super().__call__(scope, receive, send)
+        except RefusedError as error:
+            await problem(error.status, error.kind, str(error), error.retry_s)(scope, receive, send)
 
 
 def at_least(caller: Caller, role: str) -> Caller:

@@ -25,6 +25,11 @@ def month(now: datetime) -> tuple[float, float]:
     return _first(now), now.timestamp() + DAY_S
 
 
+def left_of_month_s() -> float:
+    now = _now()
+    return _following(now).timestamp() - now.timestamp()
+
+
 def refuse_used_up(store: Store, account: str) -> None:
     """Refuse further jobs of an account whose month is used up."""
     now = _now()
@@ -120,9 +125,13 @@ def _first(now: datetime) -> float:
     return now.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
+def _following(now: datetime) -> datetime:
+    later = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=31)
+    return later.replace(day=1)
+
+
 def _advice(now: datetime) -> str:
-    following = (now.replace(day=1) + timedelta(days=31)).replace(day=1)
-    return f"ask an administrator for more, or submit it again from {following:%Y-%m-%d} on (UTC)"
+    return f"ask an administrator for more, or submit it again from {_following(now):%Y-%m-%d} on (UTC)"
 
 
 def _used_up(account: str, found: MonthMoney, now: datetime) -> BudgetError:

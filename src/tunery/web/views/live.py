@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from tunery.domain import JobStatus
@@ -17,34 +17,32 @@ from tunery.service.kinds import resumable
 from tunery.service.workplace import stages_event
 from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model, without_places
-from tunery.web._hub import AT_REST
+from tunery.web._hub import AT_REST, Sections
 from tunery.web._jobs import JobId, has_file, visible
-from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, still_holds
+from tunery.web._service import ADMIN, Caller, Reader, Service, Stream, TheService, still_holds
 from tunery.web.views.hosts import devices_now, hosts_now
 
 router = APIRouter(prefix="/v1/live", include_in_schema=False)
 _JOBS = 50
-_LOOK_S, _ALIVE_S, _LONGEST_S, _STAGES_S = 1.0, 5.0, 600.0, 5.0
-
-Sections = Mapping[str, Any]
-"""What a page shows, by the name of its part."""
+_ALIVE_S, _LONGEST_S, _STAGES_S = 5.0, 600.0, 5.0
 
 
 @router.get("/jobs")
-async def jobs(http: Request, service: TheService, caller: Reader) -> StreamingResponse:
+async def jobs(service: TheService, caller: Reader) -> StreamingResponse:
     """Follow the account's latest jobs, an administrator those of all."""
-    return _streamed(http, service, caller, _Latest(service, caller).look)
+    whose = None if caller.role == ADMIN else caller.account.name
+    return _streamed(service, caller, ("jobs", whose), _Latest(service, whose).look)
 
 
 @router.get("/jobs/{job_id}")
-async def job(job_id: JobId, http: Request, service: TheService, caller: Reader) -> StreamingResponse:
+async def job(job_id: JobId, service: TheService, caller: Reader) -> StreamingResponse:
     """Follow one job with all that is known of it."""
     await visible(service, caller, job_id)
-    return _streamed(http, service, caller, _One(service, job_id).look)
+    return _streamed(service, caller, ("job", job_id), _One(service, job_id).look)
 
 
 @router.get("/hosts")
-async def hosts(http: Request, service: TheService, caller: Reader) -> StreamingResponse:
+async def hosts(service: TheService, caller: Reader) -> StreamingResponse:
     """Follow hosts and devices."""
 
     async def look() -> Sections:
@@ -53,15 +51,14 @@ async def hosts(http: Request, service: TheService, caller: Reader) -> Streaming
             "devices": [device.model_dump(mode="json") for device in await devices_now(service)],
         }
 
-    return _streamed(http, service, caller, look)
+    return _streamed(service, caller, ("hosts", caller.role == ADMIN), look)
 
 
 class _Latest:
     """The latest jobs: whatever did not change is not read again."""
 
-    def __init__(self, service: Service, caller: Caller) -> None:
-        self._service = service
-        self._whose = None if caller.role == ADMIN else caller.account.name
+    def __init__(self, service: Service, whose: str | None) -> None:
+        self._service, self._whose = service, whose
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
 
     async def look(self) -> Sections:
@@ -154,36 +151,32 @@ def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
         yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
 
 
-def _streamed(
-    http: Request, service: Service, caller: Caller, look: Callable[[], Awaitable[Sections]]
-) -> StreamingResponse:
-    found = _events(http, service, caller, look)
-    return StreamingResponse(found, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+def _streamed(service: Service, caller: Caller, key: Hashable, look: Callable[[], Awaitable[Sections]]) -> Stream:
+    return Stream(service, caller, _events(service, caller, key, look))
 
 
 async def _events(
-    http: Request, service: Service, caller: Caller, look: Callable[[], Awaitable[Sections]]
+    service: Service, caller: Caller, key: Hashable, look: Callable[[], Awaitable[Sections]]
 ) -> AsyncIterator[str]:
     """Yield each part of a page when it is another than before.
 
     The stream ends now and then, with the service, and with its token: its client comes back, if that still holds.
     """
-    sent: dict[str, str] = {}
+    sent: Mapping[str, str] = {}
     now_s = asyncio.get_running_loop().time
-    until_s, silent_s, due_s = now_s() + _LONGEST_S, 0.0, now_s() + _ALIVE_S
-    while not service.hub.closed and now_s() < until_s and not await http.is_disconnected():
-        if now_s() >= due_s:
-            if not await still_holds(service, caller):
-                return
-            due_s = now_s() + _ALIVE_S
-        for name, data in (await look()).items():
-            text = json.dumps(data)
-            if sent.get(name) != text:
-                sent[name], silent_s = text, 0.0
-                text = without_places(text, service.hidden)
-                yield f'event: part\ndata: {json.dumps({"name": name})[:-1]}, "data": {text}}}\n\n'
-        if silent_s >= _ALIVE_S:
-            silent_s = 0.0
-            yield ": still here\n\n"
-        await asyncio.sleep(_LOOK_S)
-        silent_s += _LOOK_S
+    until_s, due_s = now_s() + _LONGEST_S, now_s() + _ALIVE_S
+    with service.hub.page(key, look) as page:
+        while not service.hub.closed and now_s() < until_s:
+            if now_s() >= due_s:
+                if not await still_holds(service, caller):
+                    return
+                due_s = now_s() + _ALIVE_S
+                yield ": still here\n\n"
+            parts = page.parts
+            for name, text in parts.items():
+                if sent.get(name) != text:
+                    shown = without_places(text, service.hidden)
+                    yield f'event: part\ndata: {json.dumps({"name": name})[:-1]}, "data": {shown}}}\n\n'
+            sent = parts
+            if page.parts is parts:
+                await page.changed(due_s - now_s())
