@@ -39,7 +39,8 @@ def test_many_slow_jobs_of_one_account_keep_no_other_waiting(serve: Serve, kind:
         states = Counter([(await ann.get(f"/v1/jobs/{job}")).json()["state"] for job in anns])
         assert states["queued"] + states["running"] > 20
         for job in anns:
-            assert (await ann.post(f"/v1/jobs/{job}:cancel")).json()["state"] == "cancelled"
+            await ann.post(f"/v1/jobs/{job}:cancel")
+            assert (await ann.get(f"/v1/jobs/{job}")).json()["state"] in {"cancelled", "done"}
 
     serve(main)
 

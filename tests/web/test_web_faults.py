@@ -101,7 +101,9 @@ def test_events_over_twenty_restarts_are_neither_lost_nor_doubled(tmp_path: Path
 
 
 @pytest.mark.jobs
-def test_two_hundred_followers_each_get_every_event_once(serve: Serve) -> None:
+def test_two_hundred_followers_each_get_every_event_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.web._service._MOST_STREAMS", 200)
+
     async def main(site: Site) -> None:
         job_id = await queued_job(site)
         found: list[list[int]] = [[] for _ in range(200)]

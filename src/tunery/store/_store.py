@@ -158,7 +158,8 @@ class AsyncStore:
 
     async def _result(self, future: Future[T], given_up: threading.Event) -> T:
         """Return a future's result; one that is cancelled waits for no server, and is raised at the next `await`."""
-        result, cancelled, limit_s = asyncio.wrap_future(future), False, patience_s.get() / 3
+        result, cancelled = asyncio.wrap_future(future), False
+        limit_s = math.inf if self._store.path else patience_s.get() / 3  # a file is always there
         while not result.done():
             try:
                 done, _ = await asyncio.wait([result], timeout=None if math.isinf(limit_s) else limit_s)
