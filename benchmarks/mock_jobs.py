@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tunery.scheduling._events import JobSubmitted, Run, StageFinished, StageReady, StageRequest
-from tunery.scheduling._log import EventLog
+from tunery.scheduling._events import EventLog, JobSubmitted, Run, StageFinished, StageReady, StageRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from tunery.scheduling import STRATEGIES
 from tunery.scheduling._pool import Capacities, Needs
-from tunery.scheduling._state import Phase, ScheduledJob, Stage
+from tunery.scheduling._state import ScheduledJob, Stage, StageState
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies._base import Strategy
 
@@ -36,7 +36,7 @@ class Ordered:
         """Yield the first stage of each shape with its key and order."""
         for shape in list(self._shapes):
             heap = self._shapes[shape]
-            while heap and (heap[0][3].offer != heap[0][2] or heap[0][3].phase is not Phase.OFFERED):
+            while heap and (heap[0][3].offer != heap[0][2] or heap[0][3].state is not StageState.OFFERED):
                 heappop(heap)
             if heap:
                 yield heap[0][0], heap[0][1], heap[0][3]
@@ -121,7 +121,7 @@ class Synchronous(Strategy):
     def _next_step(self) -> bool:
         """Take the next kind into the step; say whether there was one."""
         for kind in list(self._waiting):
-            alive = [e for e in self._waiting[kind] if e[1].offer == e[0] and e[1].phase is Phase.OFFERED]
+            alive = [e for e in self._waiting[kind] if e[1].offer == e[0] and e[1].state is StageState.OFFERED]
             self._waiting[kind] = alive
             if not alive:
                 del self._waiting[kind]

@@ -14,6 +14,7 @@ from tunery.domain import HERE
 from tunery.scheduling._events import (
     CapacityChanged,
     Event,
+    EventLog,
     JobEnded,
     Refuse,
     Run,
@@ -23,7 +24,6 @@ from tunery.scheduling._events import (
     StageWithdrawn,
     WorkerLost,
 )
-from tunery.scheduling._log import EventLog
 from tunery.scheduling._scheduler import Scheduler
 from tunery.scheduling.paces import HostLoad, Paces
 

@@ -10,11 +10,13 @@ from tunery.scheduling._events import (
     CapacityChanged,
     Decision,
     Event,
+    EventLog,
     JobCancelled,
     JobEnded,
     JobPaused,
     JobResumed,
     JobSubmitted,
+    LoggedStep,
     Refuse,
     Run,
     StageFinished,
@@ -26,7 +28,6 @@ from tunery.scheduling._events import (
     from_json,
     to_json,
 )
-from tunery.scheduling._log import EventLog, LogEntry
 from tunery.scheduling._scheduler import Scheduler, Snapshot
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies import STRATEGIES, get_strategy
@@ -45,7 +46,7 @@ __all__ = [
     "JobPaused",
     "JobResumed",
     "JobSubmitted",
-    "LogEntry",
+    "LoggedStep",
     "Refuse",
     "Run",
     "Scheduler",

@@ -1,9 +1,12 @@
-"""What the scheduler hears and what it says: plain frozen records that survive JSON."""
+"""What the scheduler hears and says, as plain frozen records that survive JSON, and the log of a run."""
+
+from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tunery._errors import UsageError
 
@@ -200,3 +203,44 @@ def from_json(data: Mapping[str, Any]) -> Event | Decision:
     except (KeyError, TypeError) as error:
         raise UsageError(f"scheduler log holds a malformed {kind.__name__}: {error}") from error
     return record
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStep:
+    """Events that were handled together and the decisions they led to."""
+
+    events: tuple[Event, ...]
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """All that is needed to run a scheduler again: its resources, its strategy and its events in order."""
+
+    resources: dict[str, int]
+    strategy: str
+    entries: list[LoggedStep]
+
+    def lines(self) -> Iterator[str]:
+        yield json.dumps({"resources": self.resources, "strategy": self.strategy})
+        for entry in self.entries:
+            yield json.dumps({key: [to_json(r) for r in getattr(entry, key)] for key in ("events", "decisions")})
+
+    @classmethod
+    def read(cls, lines: Iterable[str]) -> EventLog:
+        """Read what `lines` wrote."""
+        log: EventLog | None = None
+        for number, line in enumerate(lines, 1):
+            try:
+                data: dict[str, Any] = json.loads(line)
+                if log is None:
+                    log = cls(data["resources"], data["strategy"], [])
+                else:
+                    decisions = tuple(cast(Decision, from_json(d)) for d in data["decisions"])
+                    events = tuple(cast(Event, from_json(e)) for e in data["events"])
+                    log.entries.append(LoggedStep(events, decisions))
+            except (ValueError, KeyError, TypeError, UsageError) as error:
+                raise UsageError(f"line {number} is not of a scheduler's log: {error}") from error
+        if log is None:
+            raise UsageError("the scheduler's log is empty; its first line names resources and strategy")
+        return log

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from tunery._errors import UsageError
 from tunery.scheduling import _events as ev
-from tunery.scheduling._events import Decision, Event, Refuse, Run, StageRequest, Stop
-from tunery.scheduling._log import EventLog, LogEntry
+from tunery.scheduling._events import Decision, Event, EventLog, LoggedStep, Refuse, Run, StageRequest, Stop
 from tunery.scheduling._pool import Capacities, Resources
-from tunery.scheduling._state import Lane, Phase, ScheduledJob, Stage
+from tunery.scheduling._state import Lane, ScheduledJob, Stage, StageState
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies import get_strategy
 
@@ -72,7 +71,7 @@ class Scheduler:
             self._take_in(event)
         self._start_stages()
         if self._keep_log:
-            self.log.entries.append(LogEntry(events, tuple(self._out)))
+            self.log.entries.append(LoggedStep(events, tuple(self._out)))
         return self._out
 
     @classmethod
@@ -102,18 +101,22 @@ class Scheduler:
         self._pool.validate()
         for stage_id, stage in self._stages.items():
             job = stage.job
-            running = stage.phase is Phase.RUNNING
-            if stage.phase is Phase.GONE or (stage_id in job.running) != running or (stage_id in job.ready) == running:
+            running = stage.state is StageState.RUNNING
+            if (
+                stage.state is StageState.GONE
+                or (stage_id in job.running) != running
+                or (stage_id in job.ready) == running
+            ):
                 raise AssertionError(f"stage {stage_id!r} is filed wrongly")
-            if stage.phase is Phase.OFFERED and job.paused:
+            if stage.state is StageState.OFFERED and job.paused:
                 raise AssertionError(f"stage {stage_id!r} is offered although its job is paused")
             lane = self._lanes.get(stage.request.affinity or "")
-            if stage.phase is Phase.HELD and not job.paused and not (lane and (lane.busy or lane.offered)):
+            if stage.state is StageState.HELD and not job.paused and not (lane and (lane.busy or lane.offered)):
                 raise AssertionError(f"stage {stage_id!r} waits for nothing")
         held = sum(len(job.ready) + len(job.running) for job in self._jobs.values())
         if held != len(self._stages):
             raise AssertionError(f"jobs hold {held} stages, the scheduler {len(self._stages)}")
-        idle = not any(stage.phase is Phase.RUNNING for stage in self._stages.values())
+        idle = not any(stage.state is StageState.RUNNING for stage in self._stages.values())
         if idle and self._strategy.pick(self._now_s) is not None:
             raise AssertionError("a stage could run and nothing does")
 
@@ -171,7 +174,7 @@ class Scheduler:
 
     def _finished(self, event: ev.StageFinished) -> None:
         stage = self._stages.get(event.stage_id)
-        if stage is None or stage.phase is not Phase.RUNNING:
+        if stage is None or stage.state is not StageState.RUNNING:
             self._out.append(Refuse(event.stage_id, "it was reported finished and is not running"))
             return
         ran_s = self._now_s - stage.started_s
@@ -185,7 +188,7 @@ class Scheduler:
 
     def _withdrawn(self, stage_id: str) -> None:
         stage = self._stages.get(stage_id)
-        if stage and stage.phase is not Phase.RUNNING:
+        if stage and stage.state is not StageState.RUNNING:
             self._unqueue(stage)
             self._forget(stage)
 
@@ -228,7 +231,7 @@ class Scheduler:
         if lane and lane.busy and lane.busy not in lost:
             lost.append(lane.busy)
         for stage in lost:
-            if stage.phase is not Phase.RUNNING:
+            if stage.state is not StageState.RUNNING:
                 continue
             self._release(stage, self._now_s - stage.started_s)
             stage.attempts += 1
@@ -237,7 +240,7 @@ class Scheduler:
                 self._out.append(Refuse(stage.request.stage_id, reason))
                 self._forget(stage)
             else:
-                stage.phase = Phase.HELD
+                stage.state = StageState.HELD
                 stage.job.ready[stage.request.stage_id] = stage
                 self._queue(stage)
 
@@ -252,7 +255,7 @@ class Scheduler:
             request = stage.request
             stage.predicted_s = self.durations.predict(request.kind, stage.sort, request.size)
             stage.started_s = self._now_s
-            stage.phase = Phase.RUNNING
+            stage.state = StageState.RUNNING
             del stage.job.ready[request.stage_id]
             stage.job.running[request.stage_id] = stage
             self._pool.take(stage.needs, stage.started_s + stage.predicted_s, stage.order)
@@ -265,7 +268,7 @@ class Scheduler:
     def _release(self, stage: Stage, ran_s: float) -> None:
         del stage.job.running[stage.request.stage_id]
         self._pool.release(stage.needs, stage.started_s + stage.predicted_s, stage.order)
-        stage.phase = Phase.GONE
+        stage.state = StageState.GONE
         self._strategy.finished(stage, ran_s, self._now_s)
         if stage.request.affinity is not None:
             self._lanes[stage.request.affinity].busy = None
@@ -273,7 +276,7 @@ class Scheduler:
 
     def _queue(self, stage: Stage) -> None:
         """Offer a ready stage to the strategy, or let it wait for its worker."""
-        stage.phase = Phase.HELD
+        stage.state = StageState.HELD
         if stage.job.paused:
             return
         worker = stage.request.affinity
@@ -285,24 +288,24 @@ class Scheduler:
 
     def _unqueue(self, stage: Stage) -> None:
         """Take a ready stage out of all queues."""
-        if stage.phase is not Phase.OFFERED:
-            stage.phase = Phase.GONE if not stage.job.paused else Phase.HELD
+        if stage.state is not StageState.OFFERED:
+            stage.state = StageState.GONE if not stage.job.paused else StageState.HELD
             return
         self._retract(stage)
         worker = stage.request.affinity
         if not stage.job.paused:
-            stage.phase = Phase.GONE
+            stage.state = StageState.GONE
         if worker is not None:
             self._lanes[worker].offered = None
             self._offer_next(worker)
 
     def _offer(self, stage: Stage) -> None:
-        stage.phase = Phase.OFFERED
+        stage.state = StageState.OFFERED
         stage.offer += 1
         self._strategy.push(stage, self._now_s)
 
     def _retract(self, stage: Stage) -> None:
-        stage.phase = Phase.HELD
+        stage.state = StageState.HELD
         self._strategy.discard(stage)
 
     def _offer_next(self, worker: str) -> None:
@@ -315,7 +318,7 @@ class Scheduler:
                 del self._lanes[worker]
 
     def _forget(self, stage: Stage) -> None:
-        stage.phase = Phase.GONE
+        stage.state = StageState.GONE
         job = stage.job
         job.ready.pop(stage.request.stage_id, None)
         del self._stages[stage.request.stage_id]

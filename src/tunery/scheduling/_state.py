@@ -9,7 +9,7 @@ from tunery.scheduling._events import JobSubmitted, StageRequest
 from tunery.scheduling._pool import Needs
 
 
-class Phase(IntEnum):
+class StageState(IntEnum):
     """Where a stage stands: HELD waits for its worker or its paused job, OFFERED may be picked by the strategy."""
 
     HELD = 0
@@ -56,7 +56,7 @@ class Stage:
     needs: Needs
     order: int
     ready_s: float
-    phase: Phase = Phase.HELD
+    state: StageState = StageState.HELD
     offer: int = 0
     started_s: float = 0.0
     predicted_s: float = 0.0
@@ -90,7 +90,7 @@ class Lane:
         """Take the next stage to offer, None if there is none; stages that left meanwhile are forgotten."""
         while self._jobs:
             job_id, heap = next(iter(self._jobs.items()))
-            while heap and (heap[0][1].phase is not Phase.HELD or heap[0][1].job.paused):
+            while heap and (heap[0][1].state is not StageState.HELD or heap[0][1].job.paused):
                 heappop(heap)
             if not heap:
                 del self._jobs[job_id]

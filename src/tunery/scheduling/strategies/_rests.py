@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tunery.scheduling._pool import Capacities, Needs
 from tunery.scheduling._state import ScheduledJob, Stage
 from tunery.scheduling.durations import Durations
-from tunery.scheduling.strategies._ranking import Ranking
+from tunery.scheduling.strategies._shares import Ranking
 
 
 @dataclass(slots=True, eq=False)

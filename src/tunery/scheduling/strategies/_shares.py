@@ -4,15 +4,59 @@ Whoever has used least, divided by its share, goes first. One that comes back af
 virtual time: it has no claim on the time it did not ask for.
 """
 
+import math
+from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Generic, TypeVar
 
 from tunery.scheduling._pool import Needs
-from tunery.scheduling._state import Phase, ScheduledJob, Stage
-from tunery.scheduling.strategies._ranking import Ranking
+from tunery.scheduling._state import ScheduledJob, Stage, StageState
+
+T = TypeVar("T", bound=Hashable)
 
 # How many owners of about equal virtual time are compared: more gain little, and each costs a few microseconds.
 _NEAR_OWNERS = 4
+
+
+class Ranking(Generic[T]):
+    """Things by a key that changes: a smaller one is noted when a thing is pushed again, a larger one when it is met.
+
+    Each thing has a number of its own, which decides between equal keys.
+    """
+
+    def __init__(self, key: Callable[[T], float]) -> None:
+        self._key = key
+        self._heap: list[tuple[float, int, T]] = []
+        self._listed: dict[T, tuple[float, int]] = {}
+
+    def push(self, thing: T, number: int) -> None:
+        """Add a thing, or see that its key is smaller now."""
+        key = self._key(thing)
+        if key < self._listed.get(thing, (math.inf,))[0]:
+            self._listed[thing] = key, number
+            heappush(self._heap, (key, number, thing))
+            if len(self._heap) > 2 * len(self._listed) + 16:
+                self._heap = [(*listed, thing) for thing, listed in self._listed.items()]
+                heapify(self._heap)
+
+    def first(self, wanted: Container[T], below: float = math.inf) -> T | None:
+        """Return the thing with the smallest key of those `wanted`, None if that is not `below`.
+
+        Things that are not wanted are forgotten where they are met.
+        """
+        while self._heap and self._heap[0][0] < below:
+            key, number, thing = self._heap[0]
+            if thing not in wanted or self._listed.get(thing) != (key, number):
+                heappop(self._heap)
+                if self._listed.get(thing) == (key, number):
+                    del self._listed[thing]
+            elif (now := self._key(thing)) > key:
+                self._listed[thing] = now, number
+                heapreplace(self._heap, (now, number, thing))
+            else:
+                return thing
+        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +209,7 @@ class FairQueue:
 
     def _first(self, jobs: _Jobs, job: ScheduledJob) -> Stage | None:
         heap = jobs.stages[job]
-        while heap and (heap[0][2].offer != heap[0][1] or heap[0][2].phase is not Phase.OFFERED):
+        while heap and (heap[0][2].offer != heap[0][1] or heap[0][2].state is not StageState.OFFERED):
             heappop(heap)
         if heap:
             return heap[0][2]
