@@ -122,6 +122,14 @@ real-models: setup
 	.venv-exports/bin/python benchmarks/real_exports.py out/real/exports || true
 	$(BIN)/python benchmarks/real_models.py --directory out/real $(REAL_OPTIONS)
 
+# What users export today, and whether it is compiled and right: a table.
+.PHONY: exports
+exports: setup
+	test -x .venv-exports/bin/pip || $(PYTHON) -m venv .venv-exports
+	.venv-exports/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 'onnxscript>=0.7' transformers skl2onnx onnxmltools lightgbm onnxruntime
+	.venv-exports/bin/python benchmarks/exports.py --make out/exports || true
+	$(BIN)/python benchmarks/exports.py out/exports
+
 # The wheel that runs compiled files by itself, and asks a service: make wheel PLATFORM=manylinux_2_28_aarch64
 wheel: setup
 	$(BIN)/python tools/runtime_wheel.py -o dist $(if $(PLATFORM),--platform $(PLATFORM))

@@ -14,8 +14,7 @@ from tunery._errors import UsageError
 from tunery._outputs import check_output
 from tunery.cli.app import Program
 from tunery.cli.console import options
-from tunery.cli.console.commands import Json, Verbose
-from tunery.cli.console.output import emit, output_path, remark, say
+from tunery.cli.console.commands import Json, Verbose, emit, output_path, remark, say
 from tunery.domain import Budget
 from tunery.domain.request import DEFAULT_DIALECT
 
@@ -56,7 +55,7 @@ def conduct(
     """Run a study with the common options and show what it found; a claim that was missed is printed as missed."""
 
     from studies import Options, place, pyplot, write
-    from tunery.cli.console.interrupt import Interrupt
+    from tunery.cli.console.live import Interrupt
     from tunery.reports.data import plain
 
     if out:  # a missing library, or no place, is said before the work, not after it

@@ -169,7 +169,7 @@ def test_ctrl_c_while_importing_ends_at_once(tmp_path: Path) -> None:
 
 HANDLER = """
 import time
-from tunery.cli.console.interrupt import Interrupt
+from tunery.cli.console.live import Interrupt
 with Interrupt(lambda: print("restored", flush=True)) as interrupt:
     interrupt.begun = True
     print("ready", flush=True)

@@ -19,9 +19,7 @@ from tunery.cli import (  # noqa: F401 - each brings its commands
     records,
     report,
     service,
-    spend,
     tune,
-    zoo,
 )
 from tunery.cli.console.commands import COMMANDS
 from tunery.cli.console.failure import UserStopError, check_text, guarded

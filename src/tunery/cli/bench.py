@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunery.cli.console import options
-from tunery.cli.console.commands import Result, command
-from tunery.cli.console.output import remark, width
+from tunery.cli.console.commands import Result, command, remark, width
 from tunery.cli.console.remote import Server, answered, server_of
 from tunery.domain.request import Request
 

@@ -1,7 +1,7 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
@@ -12,16 +12,15 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.commands import Only, Result, command
-from tunery.cli.console.output import width
+from tunery.cli.console.commands import Only, Result, command, width
 from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, watching
 from tunery.domain.request import CompileOptions, Request
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tunery.domain import Network
-    from tunery.domain.request import CompileReport
+    from tunery.domain import Network, Record
+    from tunery.domain.request import CompileReport, TuneReport
 
 
 class Ready(StrEnum):
@@ -87,7 +86,6 @@ def compile_(
 def _lines(
     report: "CompileReport", network: "Network", request: Request, *, predicted: bool, verbose: bool
 ) -> Iterator[str]:
-    from tunery.cli.console.left_out import of_compile
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
@@ -101,7 +99,7 @@ def _lines(
     yield from dialect_lines(report)
     yield from elsewhere_lines(report.elsewhere)
     if verbose:
-        yield from of_compile(report, request)
+        yield from _left_out(report, request)
     if report.max_abs_error is not None:
         yield f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}"
     if report.model_changed:
@@ -162,3 +160,43 @@ def start_ahead(dialect: str, *more: str) -> None:
         environments.insert(0, worker_environment(dialect))
     for environment in environments:
         ahead.start(environment)
+
+
+def left_out_of_tune(report: "TuneReport", request: "Request") -> list[str]:
+    """Return a line per task of the job and reason."""
+    from tunery.dialects import get_dialect
+    from tunery.store import open_store
+
+    compilers = {name: get_dialect(name).compiler for name in {task.target.dialect for task in report.tasks}}
+    with open_store(request.store, create=False, keep=False) as store:
+        found = {
+            task.workload.label: _reasons(store.records(task.key, compiler=compilers[task.target.dialect]))
+            for task in report.tasks
+        }
+    from tunery.reports.text import left_out_lines
+
+    return left_out_lines(found)
+
+
+def _left_out(report: "CompileReport", request: "Request") -> list[str]:
+    """Return a line per task and reason; of one that uses a record, also what other searches of it did without."""
+    from tunery.dialects import get_dialect
+    from tunery.store import open_store
+
+    compiler = get_dialect(report.dialect or request.dialect).compiler
+    found = dict(report.left_out)
+    with open_store(request.store, create=False, keep=False) as store:
+        for share in report.tasks:
+            label = f"{share.name}:{share.workload[:8]}"
+            _, used = report.coverage.get(label, ("", None))
+            for task in store.tasks(workload_key=share.workload) if used else ():
+                records = store.records(task.key, compiler=compiler)
+                if any(record.candidate.key == used for record in records):  # else it is of another target
+                    found[label] = {**_reasons(records), **found.get(label, {})}
+    from tunery.reports.text import left_out_lines
+
+    return left_out_lines(found)
+
+
+def _reasons(records: "Iterable[Record]") -> dict[str, str]:
+    return {name: why for record in records for name, why in record.left_out.items()}

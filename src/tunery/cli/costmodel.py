@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli.console.commands import Only, Result, command
-from tunery.cli.console.output import width
+from tunery.cli.console.commands import Only, Result, command, width
 from tunery.domain.request import Request
 
 if TYPE_CHECKING:
@@ -50,8 +49,7 @@ def collect(
     verbose: bool = False,
 ) -> Result:
     """Measure diverse candidates of many tasks, briefly; given again, the same command goes on where it was."""
-    from tunery.cli.console.interrupt import Interrupt
-    from tunery.cli.console.live import LiveLine
+    from tunery.cli.console.live import Interrupt, LiveLine
     from tunery.domain import Budget
     from tunery.domain.request import Progress, Trimming
     from tunery.reports.data import collect_data

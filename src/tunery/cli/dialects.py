@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli.console.commands import Result, command
-from tunery.cli.console.output import remark
+from tunery.cli.console.commands import Result, command, remark
 from tunery.cli.console.remote import Server
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import typer
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.cli.console import options
-from tunery.cli.console.commands import Only, Result, command
-from tunery.cli.console.output import width
+from tunery.cli.console.commands import Only, Result, command, width
 from tunery.cli.console.remote import Server, answered, asked_of, knowing, server_of
 from tunery.domain.request import QueryOptions, Request
 

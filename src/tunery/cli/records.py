@@ -9,8 +9,7 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.commands import Only, Result, command
-from tunery.cli.console.output import output_path
+from tunery.cli.console.commands import Only, Result, command, output_path
 from tunery.cli.console.remote import Server, asked_of, knowing
 from tunery.domain.request import Request
 

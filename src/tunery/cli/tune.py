@@ -9,8 +9,7 @@ import typer
 
 from tunery._errors import TuneryError, UsageError, error_of
 from tunery.cli.console import failure, options
-from tunery.cli.console.commands import Only, Result, command
-from tunery.cli.console.output import width
+from tunery.cli.console.commands import Only, Result, command, width
 from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, stated, watching
 from tunery.domain import JobState
 from tunery.domain.request import CompileOptions, Request
@@ -147,8 +146,7 @@ def watched(
 ) -> "tuple[TuneReport, int | None]":
     """Tune with a live line; the second value is the exit code if a signal stopped it."""
     from tunery._processor import entered
-    from tunery.cli.console.interrupt import Interrupt
-    from tunery.cli.console.live import LiveLine
+    from tunery.cli.console.live import Interrupt, LiveLine
     from tunery.domain.request import Progress
 
     began, budget_s = entered(), request.budget.seconds
@@ -183,10 +181,10 @@ def _result(
     from tunery.reports.data import bench_data, compile_data, tune_data
 
     def lines() -> Iterator[str]:
-        from tunery.cli.console.left_out import of_tune
+        from tunery.cli.compile import left_out_of_tune
         from tunery.reports.text import tune_text
 
-        left_out = of_tune(report, request) if verbose else []
+        left_out = left_out_of_tune(report, request) if verbose else []
         yield tune_text(
             report, request, compiled, compared, width(), verbose=verbose, left_out=left_out, server=server,
             output=output,

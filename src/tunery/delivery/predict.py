@@ -10,6 +10,7 @@ weights from memory.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
@@ -53,6 +54,8 @@ _KEEP = 3  # picks that are tried until one is right
 # measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
+_LINKING_S = 5.0
+"""What linking and judging a network takes after its predictions, where its budget of time ends."""
 _HEAVY_BYTES, _LARGE_BYTES = 1 << 20, 32 << 20
 _MOST_CHECKED_BYTES = 1 << 30
 """Of a task that has one candidate alone: what it is checked on is several times as large."""
@@ -124,7 +127,7 @@ async def _filled(
         known = tuple(await asyncio.gather(*(_accept(context, each, offers.get(each.task.key, ())) for each in known)))
     if start is None:
         return tuple(replace(task, refused=why) if task.open else task for task in known)
-    return await _pick_all(context, known, policy)
+    return await _pick_all(context, known, policy, work.until or math.inf)
 
 
 async def _accept(context: Context, each: KnownTask, offers: Sequence[Offer]) -> KnownTask:
@@ -163,8 +166,13 @@ def _whole(known: Sequence[KnownTask]) -> float:
     return sum(each.task.weight * each.task.workload.flop for each in known) or 1.0
 
 
-async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPolicy) -> tuple[KnownTask, ...]:
-    """Choose for each open task what is right and thought fastest; each learns from those that were done before it."""
+async def _pick_all(
+    context: Context, known: Sequence[KnownTask], policy: FillPolicy, until: float
+) -> tuple[KnownTask, ...]:
+    """Choose for each open task what is right and thought fastest; each learns from those that were done before it.
+
+    Where a budget of time ends soon (`until`, in monotonic seconds), no more candidates are looked at than need be.
+    """
     transfer_states: list[str] = []
     model, whole = _model_blob(context.runtime, context.learning.model or ""), _whole(known)
 
@@ -174,6 +182,7 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
         task, count = each.task, looks(each.task, whole, policy)
         try:
             async with stage(context, task, "build", Role.BUILDER, count, runs=True) as grant:
+                count = min(count, _EFFORTS[-1][1]) if time.monotonic() > until - _LINKING_S else count
                 found: Pick = await context.runtime.call(
                     grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
                     deadline_s=PICK_DEADLINE_S,

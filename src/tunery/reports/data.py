@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, TuneReport
     from tunery.tuning.collect import CollectReport
 
+_INSIDE = frozenset({"task_key", "workload_key", "best_candidate", "untried"})
+"""Of a job's task, what is not documented JSON, or has another name there."""
+
 
 def plain(value: object) -> Any:
     """Return `value` as JSON data: dataclasses as objects, and None for numbers that JSON does not know."""
@@ -32,24 +35,14 @@ def plain(value: object) -> Any:
 def tune_data(report: "TuneReport") -> dict[str, Any]:
     """Return the documented JSON object of `tune`."""
     job = report.job
+    network = {"name": report.network.name, "before_s": plain(report.before_s), "after_s": plain(report.after_s)}
     return {
         "job": job.job_id,
         "status": job.state.value,
-        "message": job.message,
-        "resumed": report.resumed,
-        "spend": plain(job.spend),
-        "remaining": plain(job.remaining),
-        "outlook": plain(job.outlook),
         "tasks": [task_data(task) for task in job.tasks],
-        "network": {
-            "name": report.network.name,
-            "before_s": plain(report.before_s),
-            "after_s": plain(report.after_s),
-        },
-        "store": report.store,
-        "slots": report.slots,
-        "calibrated_at": report.calibrated_at,
-        "elsewhere": dict(report.elsewhere),
+        "network": network,
+        **{name: plain(getattr(job, name)) for name in ("message", "spend", "remaining", "outlook")},
+        **{name: plain(getattr(report, name)) for name in ("resumed", "store", "slots", "calibrated_at", "elsewhere")},
     }
 
 
@@ -80,61 +73,16 @@ def tune_report(status: "JobStatus", began: Mapping[str, Any], place: str, *, re
 
 def task_data(task: TaskState) -> dict[str, Any]:
     """Return one task of a job as the JSON of `tune` and `jobs show` has it."""
-    return {
-        "name": task.name,
-        "task": task.task_key,
-        "workload": task.workload_key,
-        "kind": task.kind,
-        "weight": task.weight,
-        "tunable": task.tunable,
-        "baseline_s": plain(task.baseline_s),
-        "best_s": plain(task.best_s),
-        "measured": task.measured,
-        "outcomes": plain(task.outcomes),
-        "timings": task.timings,
-        "contaminated": task.contaminated,
-        "degree": task.degree,
-        "dropped": task.dropped,
-        "audited": task.audited,
-        "false_drops": task.false_drops,
-        "preempted": task.preempted,
-        "unreached": task.unreached,
-        "problem": task.problem,
-        "dialect": task.dialect,
-        "parameters": dict(task.parameters),
-        "default": dict(task.default),
-        "all_tried": task.all_tried,
-        "best_host": task.best_host,
-    }
+    data = plain(task) | {"task": task.task_key, "workload": task.workload_key, "unreached": task.unreached}
+    return {name: value for name, value in data.items() if name not in _INSIDE}
 
 
 def compile_data(report: "CompileReport") -> dict[str, Any]:
     """Return the documented JSON object of `compile`."""
     coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
-    return {
-        "network": report.network,
-        "path": report.path,
-        "size_bytes": report.size_bytes,
-        "max_abs_error": plain(report.max_abs_error),
-        "coverage": coverage,
-        "refused": dict(report.refused),
-        "measured": report.measured,
-        "untuned": report.untuned,
-        "elsewhere": dict(report.elsewhere),
-        "latency_s": plain(report.latency_s),
-        "onnxruntime_s": plain(report.onnxruntime_s),
-        "model_changed": report.model_changed,
-        "texts": list(report.texts),
-        "targets": list(report.targets),
-        "further": plain(report.further),
-        "sources": dict(report.sources),
-        "shapes": plain(report.shapes),
-        "headline": report.verdict.headline if report.verdict else None,
-        "verdict": plain(report.verdict),
-        "native_s": plain(report.native_s),
-        "dialect": report.dialect,
-        "dialects": plain(report.dialects),
-    }
+    headline = report.verdict.headline if report.verdict else None
+    data = plain(report) | {"coverage": coverage, "headline": headline}
+    return {name: value for name, value in data.items() if name not in {"tasks", "left_out"}}
 
 
 def compile_report(data: Mapping[str, Any]) -> "tuple[CompileReport, Network]":

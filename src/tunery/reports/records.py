@@ -59,22 +59,12 @@ def device_names(store: "Store") -> dict[str, str]:
 
 def operator_data(one: "KnownOperator", names: Mapping[str, str]) -> dict[str, Any]:
     """Return an operator on one device, by one dialect, as plain data."""
-    where = one.provenance
+    same = ("operator", "name", "kind", "target", "records", "last_at", "best", "best_s", "baseline_s")
     return {
-        "operator": one.operator,
-        "name": one.name,
-        "kind": one.kind,
+        **{name: getattr(one, name) for name in same},
+        **{name: getattr(one.provenance, name) for name in ("dialect", "compiler", "device")},
         "task": one.task_key,
         "workload": one.workload_key,
-        "target": one.target,
-        "dialect": where.dialect,
-        "compiler": where.compiler,
-        "device": where.device,
-        "device_name": names.get(where.device, ""),
-        "records": one.records,
-        "last_at": one.last_at,
-        "best": one.best,
-        "best_s": one.best_s,
-        "baseline_s": one.baseline_s,
+        "device_name": names.get(one.provenance.device, ""),
         "final": one.mode == "final",
     }

@@ -1,16 +1,22 @@
 """How a function becomes a command: options from the fields of what it takes, and its result as text or JSON."""
 
 import inspect
+import json
+import os
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from tunery.cli.console.output import emit, say
+from tunery._errors import UsageError
 from tunery.domain.request import Option
+from tunery.reports.format import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {}
@@ -123,3 +129,44 @@ def _default(field: "Field[Any]", plain: Any) -> Any:
     if plain is not MISSING:
         return plain
     return inspect.Parameter.empty if field.default is MISSING else field.default
+
+
+def emit(data: object) -> None:
+    """Print one JSON document; numbers that JSON does not know are null."""
+    from tunery.reports.data import plain
+
+    typer.echo(json.dumps(plain(data), indent=2, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """Print text; a character the terminal cannot show is replaced, one that it would obey is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    typer.echo(printable(text).encode(encoding, "replace").decode(encoding))
+
+
+def remark(text: str) -> None:
+    """Print a remark on the way to the result, on stderr, as `say` does."""
+    encoding = sys.stderr.encoding or "utf-8"
+    typer.echo(printable(text).encode(encoding, "replace").decode(encoding), err=True)
+
+
+def width() -> int | None:
+    """Return the terminal's width for tables; None where the output goes to a file, which is as wide as need be."""
+    try:
+        return max(os.get_terminal_size(sys.stdout.fileno()).columns, 60)
+    except (OSError, ValueError):
+        return None
+
+
+def output_path(text: str, name: str = "") -> Path:
+    """Return the file that an option or argument names: in a directory, `name`.
+
+    Raises:
+        UsageError: it ends as a directory does, and there is none.
+    """
+    path, is_directory = Path(text), False
+    with suppress(OSError):  # a name that is too long is refused where the file is checked
+        is_directory = path.is_dir()
+    if text.endswith(os.sep) and not is_directory:
+        raise UsageError(f"there is no directory {text!r}; make it first, or name a file")
+    return path / name if name and is_directory else path

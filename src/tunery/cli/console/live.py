@@ -1,12 +1,15 @@
-"""One live line on stderr while a job runs: a status on a terminal, elsewhere a plain line now and then."""
+"""One live line on stderr while a job runs: a status on a terminal, else plain lines; and what Ctrl-C does then."""
 
+import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from tunery.reports.format import duration, milliseconds, printable
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from tunery.domain.request import Progress
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PLAIN_EVERY_S = 10.0
 # The screen is drawn on the cores that also measure: twice a second is seen as live and costs next to nothing.
 _DRAWN_PER_S = 2
@@ -167,3 +171,50 @@ def line(progress: "Progress") -> str:
     elif progress.remaining_s is not None and progress.remaining_s <= -_OVER_S:
         parts.append(f"over by {duration(-progress.remaining_s)}")
     return " | ".join(parts)
+
+
+class Interrupt:
+    """While it is entered, SIGINT and SIGTERM set `event`; a second one ends the process.
+
+    Before `begun` there is nothing to save yet, so the first ends the work by `cancel`, which says whether there was
+    any, or else raises KeyboardInterrupt: raised inside a task of an event loop it would end that task alone, and might
+    leave a lock held. `restore` gives the terminal back before the process ends.
+    """
+
+    def __init__(self, restore: Callable[[], None], cancel: Callable[[], bool] = lambda: False) -> None:
+        self.event = threading.Event()
+        self.begun = False
+        self.exit_code: int | None = None
+        self._restore, self._cancel = restore, cancel
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        first, self.exit_code = self.exit_code is None, 128 + number
+        if first and not self.begun:
+            if self._cancel():
+                return
+            raise KeyboardInterrupt
+        self._restore()
+        if first:
+            self.event.set()
+            _tell("stopping; what was measured is kept (once more to stop at once)")
+            return
+        _tell("stopped at once; the same command goes on where it was")
+        # No clean-up: workers end with this process, and whatever was measured is already durable.
+        os._exit(self.exit_code)
+
+
+def _tell(text: str) -> None:
+    os.write(sys.stderr.fileno(), f"{text}\n".encode())  # print is not safe in a signal handler

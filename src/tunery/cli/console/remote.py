@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError, WorkError
-from tunery.cli.console.commands import Result
-from tunery.cli.console.output import output_path, remark
+from tunery.cli.console.commands import Result, output_path, remark
 
 if TYPE_CHECKING:
     from tunery.cli.console.live import LiveLine

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli.console.commands import Result, command
-from tunery.cli.console.output import width
+from tunery.cli.console.commands import Result, command, width
 from tunery.cli.console.remote import Server, server_of
 
 AccountName = Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, dots and dashes.")]

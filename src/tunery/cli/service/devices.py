@@ -9,8 +9,7 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.commands import Only, Result, command
-from tunery.cli.console.output import remark, width
+from tunery.cli.console.commands import Only, Result, command, remark, width
 from tunery.cli.console.remote import Server, asked_of
 from tunery.domain.request import Request
 
@@ -124,7 +123,7 @@ def calibrate(
         raise UsageError(
             "a service is calibrated on its own machine, for all accounts: give this command there, without --server"
         )
-    from tunery.cli.console.interrupt import Interrupt
+    from tunery.cli.console.live import Interrupt
     from tunery.service.session import calibrate_device
 
     try:

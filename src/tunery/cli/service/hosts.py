@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tunery.cli.console.commands import Result, command
-from tunery.cli.console.output import remark, say
+from tunery.cli.console.commands import Result, command, remark, say
 from tunery.cli.console.remote import Server, server_of
 
 HostName = Annotated[str, typer.Argument(metavar="NAME", help="What the host is called here.")]

@@ -8,8 +8,7 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.commands import command
-from tunery.cli.console.output import emit, remark, say
+from tunery.cli.console.commands import command, emit, remark, say
 from tunery.cli.console.remote import Socket
 
 if TYPE_CHECKING:

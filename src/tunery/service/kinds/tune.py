@@ -21,7 +21,7 @@ from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
 
 _POLL_S = 0.2
-_JUDGED_S, _PREDICTED_S, _LINKED_S, _CLOSING_S, _MOST_SLOWNESS = 2.0, 0.2, 0.1, 0.5, 3.0
+_JUDGED_S, _PREDICTED_S, _LINKED_S, _CLOSING_S, _MOST_SLOWNESS = 2.0, 0.2, 0.1, 0.5, 6.0
 """On a quiet machine: judging a network, predicting and linking a kernel, and ending; and how much slower it may be."""
 
 
