@@ -11,6 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tunery._errors import DialectError
+from tunery.dialects.metaschedule.loading.transforms import TILES
+
+TILES_NUMBERS = 4
 
 LONGEST = 16 << 20
 """Characters of a program or a body; the longest of the zoo has 0.4 million."""
@@ -99,6 +102,10 @@ def check_body(body: str) -> None:
     trace: Any = whole.get("trace") if isinstance(whole, dict) else whole
     if isinstance(whole, dict) and not whole.keys() <= {"expression", "trace", "left_out"}:
         raise DialectError("the body is none of a candidate")
+    if isinstance(whole, dict) and whole.get("expression") == TILES:
+        if not isinstance(trace, list) or len(trace) != TILES_NUMBERS or {type(number) for number in trace} != {int}:
+            raise DialectError("the body is no design of tiles, which is four whole numbers")
+        return
     try:
         instructions, decisions = trace
         for name, inputs, attributes, outputs in instructions:

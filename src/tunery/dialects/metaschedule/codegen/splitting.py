@@ -9,6 +9,7 @@ from tunery.dialects.metaschedule.codegen.packing import read_packing
 from tunery.dialects.metaschedule.importing.lowering import argument_specs
 from tunery.dialects.metaschedule.loading.kernel import PREPACK
 from tunery.dialects.metaschedule.loading.packing import Index
+from tunery.dialects.metaschedule.tiles.program import PACKED
 from tunery.domain import Task
 
 
@@ -34,7 +35,8 @@ def split_prepack(module: Any, task: Task, entry_name: str) -> Split:
     function = module["main"]
     if not function.attrs or "layout_free_buffers" not in function.attrs:
         entry = function.with_attr("global_symbol", entry_name)
-        return Split(tvm.IRModule({entry_name: entry}), (), (), tuple(range(count)))
+        weights = tuple(map(int, (function.attrs or {}).get(PACKED, ())))
+        return Split(tvm.IRModule({entry_name: entry}), (), (), tuple(range(count)), weights=weights)
     constant = {int(index) for index in function.attrs["layout_free_buffers"]}
     wrapped, inputs = _wrap(function, task)
     wrapped = relax.transform.SplitLayoutRewritePreproc()(wrapped)

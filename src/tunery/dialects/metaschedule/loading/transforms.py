@@ -1,5 +1,6 @@
 """What a variant's weights are transformed by, once, before they are packed: Winograd's products, padding, dots."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from tunery.dialects import Array
 KERNEL = 3
 PADDED = "padded"
 DOTS = "dots"
+TILES = "tiles"
 DOT_CHANNELS, DOT_DEPTH = 16, 4
 """Channels side by side, and what a dot product sums up for each unless the transform's name ends in it: `dots2`."""
 _FEW_GROUPS = 3
@@ -24,7 +26,7 @@ def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[
     """Return the arguments a variant takes, given the workload's."""
     done = list(arrays)
     for index, name in transforms.items():
-        kind = _padded if name.startswith(PADDED) else _for_dots if name.startswith(DOTS) else _winograd
+        [kind] = [make for prefix, make in _KINDS.items() if name.startswith(prefix)]
         done[index] = kind(np.asarray(arrays[index]), name)
     return done
 
@@ -39,6 +41,10 @@ def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
         return (dot_groups(channels), *outer, -(-depth // deep), DOT_CHANNELS, deep)
     if not name:
         return shape
+    if name.startswith(TILES):
+        panels, groups, lanes = map(int, name.removeprefix(TILES).split("x"))
+        columns = -(-(shape[-1] // groups) // lanes)
+        return (panels, math.prod(shape[:-1]) * groups * columns // panels, lanes)
     size = len(matrices(int(name.removeprefix("winograd")))[1])
     return (size, size, *shape[2:])
 
@@ -47,6 +53,16 @@ def _padded(weights: Array, name: str) -> Array:
     """Return weights `(..., channels)` with columns of zeros behind, up to the number in `name`: `padded128`."""
     more = int(name.removeprefix(PADDED)) - weights.shape[-1]
     return np.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(0, more)])
+
+
+def _for_tiles(weights: Array, name: str) -> Array:
+    """Return weights `(batches..., steps..., channels)` as `(vectors, steps, lanes)`, with zeros behind each group."""
+    panels, groups, lanes = map(int, name.removeprefix(TILES).split("x"))
+    _, steps, _ = transformed_shape(weights.shape, name)
+    columns = weights.shape[-1] // groups
+    apart = weights.reshape(-1, steps, groups, columns)
+    wide = np.pad(apart, [(0, 0)] * 3 + [(0, -columns % lanes)]).reshape(len(apart), steps, -1, lanes)
+    return np.ascontiguousarray(wide.transpose(0, 2, 1, 3)).reshape(panels, steps, lanes)
 
 
 def dot_groups(channels: int) -> int:
@@ -97,3 +113,6 @@ def _winograd(weights: Array, name: str) -> Array:
         part = slice(start, start + _COLUMNS)
         done[:, part] = both @ taps[:, part].astype(np.float64)
     return done.reshape(len(rows), len(rows), *weights.shape[2:])
+
+
+_KINDS = {PADDED: _padded, DOTS: _for_dots, TILES: _for_tiles, "winograd": _winograd}

@@ -99,6 +99,8 @@ def open_space(module: Any, target: Any) -> DesignSpace:
 
 def open_variant(variant: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
     """Return the space of a variant."""
+    if variant.written is not None:
+        return DesignSpace(variant.module, target, None, variant)
     try:
         context = meta_schedule.TuneContext(
             mod=variant.module,
@@ -196,6 +198,8 @@ def replay(space: DesignSpace, body: str) -> Any:
     name, trace = read_body(body)
     if name != space.variant.name:
         raise DialectError(f"the candidate is of variant {name}, not {space.variant.name}")
+    if space.variant.written is not None:
+        return tvm.s_tir.Schedule(space.variant.written(trace))
     try:
         tvm.s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
         accepted = post_process(schedule, space)

@@ -6,7 +6,7 @@ weights) transformed beforehand; its candidates name it in their bodies.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,12 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.loading.transforms import TILES
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
+from tunery.dialects.metaschedule.tiles.designs import Design, designs_of, registers_of
+from tunery.dialects.metaschedule.tiles.kernels import fits
+from tunery.dialects.metaschedule.tiles.products import product_of
+from tunery.dialects.metaschedule.tiles.program import packed_shape, program_of
 from tunery.dialects.metaschedule.variants import (
     concatenations,
     depthwise,
@@ -52,6 +57,8 @@ class Variant:
     design: Callable[[Any], list[Any]] | None = None
     slack: float = 1.0
     packed: bool = False
+    tiles: Sequence[Sequence[int]] = ()
+    written: Callable[[Sequence[int]], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,21 @@ def _transposes(module: Any, target: Any) -> Variant:  # noqa: ARG001 - as the o
     return Variant(transposes.NAME, transposes.rewrite(module), design=_as_it_is)
 
 
+def _tiles(module: Any, target: Any) -> Variant | None:
+    product, lanes = product_of(module), lanes_of(target)
+    shape = packed_shape(product, lanes)
+    transforms = {product.parts.weight: f"{TILES}{shape[0]}x{product.groups}x{lanes}"} if product.constant else {}
+    designs = designs_of(product, target, int(target.attrs["num-cores"]))
+
+    def written(numbers: Sequence[int]) -> Any:
+        design = Design(*numbers)
+        if min(numbers) < 1 or not fits(design.rows, design.vectors, registers_of(target)):
+            raise DialectError(f"a tile of {design.rows} x {design.vectors} vectors has no registers on this target")
+        return program_of(product, design, lanes)
+
+    return Variant(TILES, module, transforms, tiles=[astuple(design) for design in designs], written=written)
+
+
 def _as_it_is(schedule: Any) -> list[Any]:
     return [schedule]
 
@@ -152,6 +174,7 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     concatenations.NAME: _concatenation,
     rows.NAME: _rows,
     transposes.NAME: _transposes,
+    TILES: _tiles,
 }
 
 
