@@ -18,12 +18,14 @@ def write_network(
     inputs: Mapping[str, Sequence[int]],
     constants: Mapping[str, np.ndarray],
 ) -> Network:
-    """Write nodes as ONNX and describe the network; the last node's output is its result; all is float32 or int64."""
+    """Write nodes as ONNX and describe the network, whose outputs nobody reads; all is float32 or int64."""
+    read = {name for node in nodes for name in node.input}
+    outputs = [node.output[0] for node in nodes if node.output[0] not in read]
     graph = helper.make_graph(
         nodes,
         name,
         [helper.make_tensor_value_info(value, TensorProto.FLOAT, shape) for value, shape in inputs.items()],
-        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None) for output in outputs],
         [
             numpy_helper.from_array(array if array.dtype == np.int64 else array.astype(np.float32), constant)
             for constant, array in constants.items()
@@ -33,11 +35,11 @@ def write_network(
     model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     path = directory / f"{name}.onnx"
     onnx.save(model, path)
-    [result] = model.graph.output
-    made = tuple(dimension.dim_value for dimension in result.type.tensor_type.shape.dim)
+    made = [tuple(size.dim_value for size in value.type.tensor_type.shape.dim) for value in model.graph.output]
     specs = tuple(TensorSpec(value, tuple(shape), "float32") for value, shape in inputs.items())
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Network(name, str(path), digest, str(path), specs, (TensorSpec(result.name, made, "float32"),), 0)
+    results = tuple(TensorSpec(output, shape, "float32") for output, shape in zip(outputs, made, strict=True))
+    return Network(name, str(path), digest, str(path), specs, results, 0)
 
 
 def small_network(directory: Path) -> Network:

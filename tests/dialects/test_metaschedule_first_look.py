@@ -1,18 +1,19 @@
 """The first look at a task is at one variant; what follows knows all of them, and what the look has found."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from metaschedule_models import convolution_network
 
 from tunery.dialects import Dialect, Observation, Proposer
-from tunery.dialects.metaschedule.codegen.specimens import _matmul
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.first_look import FirstLook
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
 from tunery.dialects.metaschedule.variants.program import variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
-from tunery.domain import Candidate, Outcome
+from tunery.domain import Candidate, Outcome, Task
 
 pytestmark = pytest.mark.tvm
 
@@ -99,8 +100,16 @@ def test_a_leading_search_that_cannot_learn_is_not_asked_at_all() -> None:
     assert [c.body for c in search.propose(2)] == ["b", "b"]
 
 
-def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
+def depthwise_task(dialect: Dialect, directory: Path) -> Task:
+    """Return a task with two variants."""
+    network = convolution_network(directory, channels=(32, 32), groups=32, size=14)
+    return max(dialect.extract(network, dialect.resolve_target("native", 1)), key=lambda task: task.workload.flop)
+
+
+def test_winners_of_a_like_task_are_the_first_look(
+    dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = depthwise_task(dialect, tmp_path)
     names = set(variants(task).found)
     assert len(names) > 1, "a task with one variant proves nothing"
     bodies = [c.body for c in dialect.open(task, (), None, 0).propose(24)]
@@ -115,9 +124,9 @@ def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch
 
 
 def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
-    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
+    task = depthwise_task(dialect, tmp_path)
     bodies = {read_body(c.body)[0]: c.body for c in dialect.open(task, (), None, 0).propose(24)}
     won = winners_of(task, [(body, 2e-3 if name == GENERIC else 1e-3) for name, body in bodies.items()])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))

@@ -14,7 +14,7 @@ from metaschedule_models import convolution_network
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule._tvm import open_target, tvm
 from tunery.dialects.metaschedule.variants.program import open_variant, parsed, replay, trace_body
-from tunery.dialects.metaschedule.variants.variant import Variant, variants_of
+from tunery.dialects.metaschedule.variants.variant import Variant, variants_of, write_body
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import DeviceDescription, Task
 from tunery.models import prepare
@@ -43,7 +43,7 @@ def heavy(directory: Path, **options: object) -> Task:
     ("options", "names"),
     [
         ({"channels": (32, 32)}, {"generic", "winograd4", "winograd2"}),
-        ({"channels": (34, 34), "kernel": 1, "padding": 0}, {"generic", "padded"}),
+        ({"channels": (34, 34), "kernel": 1, "padding": 0}, {"generic", "tiles"}),
         ({"channels": (32, 32), "groups": 32}, {"generic", "depthwise"}),
     ],
 )
@@ -80,5 +80,6 @@ def test_products_of_bytes_are_dot_products_where_there_are_such(
 def code_of(variant: Variant, seed: int, target: object) -> str:
     """Return the assembly of a random candidate."""
     space = open_variant(variant, target, seed=seed)
-    candidate = replay(space, trace_body(space.designs[-1].trace, space))
+    tile = variant.tiles and write_body(variant.name, variant.tiles[0])
+    candidate = replay(space, tile or trace_body(space.designs[-1].trace, space))
     return str(tvm.compile(candidate.mod, target).mod.inspect_source("asm"))

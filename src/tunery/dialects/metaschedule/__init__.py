@@ -4,7 +4,7 @@ lowering     prepared ONNX file -> fused tensor programs in NHWC
 extraction   -> tasks
 program      programs and candidates as data
 variants     several programs for one workload; winograd: one of them and its design space
-depthwise, place_sums, concatenations, rows, padded: others
+depthwise, place_sums, concatenations, rows: others; tiles: sums of products from register tiles
 proposer     the search of one program; portfolio: one for each variant
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
 limits       what is not worth a build; code_size: how much it unrolls to

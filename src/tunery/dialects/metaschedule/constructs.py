@@ -103,8 +103,7 @@ def check_body(body: str) -> None:
     if isinstance(whole, dict) and not whole.keys() <= {"expression", "trace", "left_out"}:
         raise DialectError("the body is none of a candidate")
     if isinstance(whole, dict) and whole.get("expression") == TILES:
-        if not isinstance(trace, list) or len(trace) != TILES_NUMBERS or {type(number) for number in trace} != {int}:
-            raise DialectError("the body is no design of tiles, which is four whole numbers")
+        _check_design(trace)
         return
     try:
         instructions, decisions = trace
@@ -121,6 +120,13 @@ def check_body(body: str) -> None:
             _check_value(decision, "a decision")
     except (TypeError, ValueError, IndexError) as error:
         raise DialectError(f"the body is not a candidate's trace: {error!r}") from error
+
+
+def _check_design(numbers: Any) -> None:
+    if not isinstance(numbers, list) or len(numbers) != TILES_NUMBERS or {type(number) for number in numbers} != {int}:
+        raise DialectError("the body is no design of tiles, which is four whole numbers")
+    if not all(0 < number < 1 << 31 for number in numbers):
+        raise DialectError("a number of the body's design of tiles is out of range; they are from 1 to 2147483647")
 
 
 def _read(text: str, what: str) -> Any:

@@ -18,6 +18,8 @@ _COMPUTING = (
     tvm.tirx.Add, tvm.tirx.Sub, tvm.tirx.Mul, tvm.tirx.Div, tvm.tirx.Max, tvm.tirx.Min, tvm.tirx.Select, tvm.ir.Call,
 )  # fmt: skip
 TRANSPOSE = "tunery_transpose"
+NANOSECONDS = "tunery.ns"
+"""Attribute of a statement that says how long it takes."""
 
 
 def estimate_regions(module: Any) -> Any:
@@ -52,6 +54,8 @@ def _nanoseconds(statement: Any) -> float:
         return _of_store(statement)
     if isinstance(statement, tvm.tirx.Evaluate):
         return _of_call(statement.value)
+    if isinstance(statement, tvm.tirx.AttrStmt) and str(statement.attr_key) == NANOSECONDS:
+        return float(int(statement.value))
     if isinstance(statement, tvm.tirx.IfThenElse):
         return _nanoseconds(statement.then_case) + (_nanoseconds(statement.else_case) if statement.else_case else 0.0)
     inside = getattr(statement, "block", None) or getattr(statement, "body", None)

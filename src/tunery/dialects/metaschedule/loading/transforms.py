@@ -10,7 +10,6 @@ import numpy.typing as npt
 from tunery.dialects import Array
 
 KERNEL = 3
-PADDED = "padded"
 DOTS = "dots"
 TILES = "tiles"
 DOT_CHANNELS, DOT_DEPTH = 16, 4
@@ -33,8 +32,6 @@ def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[
 
 def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Return the shape of weights of `shape` that were transformed ("": not)."""
-    if name.startswith(PADDED):
-        return (*shape[:-1], int(name.removeprefix(PADDED)))
     if name.startswith(DOTS):
         *outer, depth, channels = shape
         deep = int(name.removeprefix(DOTS) or DOT_DEPTH)
@@ -49,12 +46,6 @@ def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     return (size, size, *shape[2:])
 
 
-def _padded(weights: Array, name: str) -> Array:
-    """Return weights `(..., channels)` with columns of zeros behind, up to the number in `name`: `padded128`."""
-    more = int(name.removeprefix(PADDED)) - weights.shape[-1]
-    return np.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(0, more)])
-
-
 def _for_tiles(weights: Array, name: str) -> Array:
     """Return weights `(batches..., steps..., channels)` as `(vectors, steps, lanes)`, with zeros behind each group."""
     panels, groups, lanes = map(int, name.removeprefix(TILES).split("x"))
@@ -63,6 +54,15 @@ def _for_tiles(weights: Array, name: str) -> Array:
     apart = weights.reshape(-1, steps, groups, columns)
     wide = np.pad(apart, [(0, 0)] * 3 + [(0, -columns % lanes)]).reshape(len(apart), steps, -1, lanes)
     return np.ascontiguousarray(wide.transpose(0, 2, 1, 3)).reshape(panels, steps, lanes)
+
+
+def from_tiles(array: Array, shape: tuple[int, ...], name: str) -> Array:
+    """Return the weights of `shape` that were transformed for tiles."""
+    panels, groups, lanes = map(int, name.removeprefix(TILES).split("x"))
+    columns, steps = shape[-1] // groups, array.shape[1]
+    vectors = -(-columns // lanes)
+    apart = array.reshape(panels // (groups * vectors), groups, vectors, steps, lanes).transpose(0, 3, 1, 2, 4)
+    return np.ascontiguousarray(apart.reshape(-1, steps, groups, vectors * lanes)[..., :columns]).reshape(shape)
 
 
 def dot_groups(channels: int) -> int:
@@ -115,4 +115,4 @@ def _winograd(weights: Array, name: str) -> Array:
     return done.reshape(len(rows), len(rows), *weights.shape[2:])
 
 
-_KINDS = {PADDED: _padded, DOTS: _for_dots, TILES: _for_tiles, "winograd": _winograd}
+_KINDS = {DOTS: _for_dots, TILES: _for_tiles, "winograd": _winograd}

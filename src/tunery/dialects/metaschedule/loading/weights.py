@@ -17,7 +17,7 @@ from tunery._archive import MemberWriter
 from tunery.dialects import Array
 from tunery.dialects.metaschedule.loading import library
 from tunery.dialects.metaschedule.loading.packing import Index, pack, unpack
-from tunery.dialects.metaschedule.loading.transforms import PADDED, transformed, transformed_shape
+from tunery.dialects.metaschedule.loading.transforms import TILES, from_tiles, transformed, transformed_shape
 
 WEIGHTS = "weights.bin"
 _LEAST = 4096
@@ -140,8 +140,8 @@ def _original(memory: memoryview, each: Mapping[str, Any]) -> tuple[Weight, bool
     packing = (tuple(made["packing"][0]), made["packing"][1]) if made["packing"] else None
     if packing:
         array = unpack(array, transformed_shape(shape, transform), packing[1])
-    if transform.startswith(PADDED):
-        array = np.ascontiguousarray(array[..., : shape[-1]])
+    if transform.startswith(TILES):
+        array = from_tiles(array, shape, transform)
     elif transform:
         transform = ""
     return Weight(array, transform, packing), True

@@ -11,10 +11,12 @@ from typing_extensions import override
 
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.loading.transforms import TILES
 from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
-from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer, TileProposer
 from tunery.dialects.metaschedule.search.suggestions import (
     leader,
+    leader_of_products,
     leaving,
     searches_of,
     trusted,
@@ -32,7 +34,8 @@ _FIRST_LOOK = 8  # candidates at most: who asks for more has few tasks
 class FirstLook(Proposer):
     """Proposes from `leading` alone once, and from then on from what `whole` makes of what was told until then.
 
-    A leading search that fails is left to `whole`, which asks all.
+    Register tiles lead for as long as they have designs, which are few and need no preparation. A leading search that
+    fails is left to `whole`, which asks all.
     """
 
     def __init__(self, leading: Proposer, whole: Callable[[Sequence[Observation]], Proposer]) -> None:
@@ -46,11 +49,11 @@ class FirstLook(Proposer):
     def propose(self, n: int) -> list[Candidate]:
         if self._looked or n > _FIRST_LOOK:
             return self._widened().propose(n)
-        self._looked = True
         try:
             found = self._search.propose(n)
         except Exception:  # noqa: BLE001 - as in the portfolio, which will say so of it
             found = []
+        self._looked = len(found) < n or not isinstance(self._search, TileProposer)
         return found if len(found) == n else found + self._widened().propose(n - len(found))
 
     def _widened(self) -> Proposer:
@@ -102,10 +105,11 @@ def open_search(
     were left out for it.
     """
     ready: dict[str, SurrogateProposer] = {}
+    tiles = {TILES: TileProposer(task, history)} if TILES in variants(task).found else {}
 
     def opened(names: Sequence[str], told: Sequence[Observation]) -> Mapping[str, str]:
         """Prepare the named searches that are not ready, and return why there is none of some."""
-        missing = [name for name in names if name not in ready]
+        missing = [name for name in names if name not in ready and name not in tiles]
         more, left_out = searches_of(task, missing, told, cost_model, seed, features=features)
         if warm_start:
             welcome_winners(task, more, left_out)
@@ -120,7 +124,8 @@ def open_search(
         for name in failed:
             del ready[name]
         left_out = {**opened([name for name in variants(task).found if name not in failed], told), **failed}
-        search = PortfolioProposer(ready, told, left_out) if len(ready) > 1 else next(iter(ready.values()))
+        searches: dict[str, Proposer] = {**ready, **tiles}
+        search = PortfolioProposer(searches, told, left_out) if len(searches) > 1 else next(iter(searches.values()))
         return ReducedProposer(search, left_out)
 
     if generic_only_reason is not None:
@@ -129,10 +134,12 @@ def open_search(
         return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, generic_only_reason))
     if not warm_start or len(variants(task).found) == 1 or any(told.candidate.body for told in history):
         return whole(history)
-    opened([GENERIC], history)
-    leading = leader(task, ready[GENERIC], winners_for(task))
+    leading = leader_of_products(task)
+    if not leading:
+        opened([GENERIC], history)
+        leading = leader(task, ready[GENERIC], winners_for(task))
     opened([leading], history)
-    first = ready.get(leading)
+    first = tiles.get(leading) or ready.get(leading)
     if first is None or not (first.welcomes or trusted(task, leading)):
         return whole(history)
     return FirstLook(first, lambda told: whole([*history, *told]))

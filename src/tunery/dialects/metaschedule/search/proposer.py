@@ -13,13 +13,22 @@ from tunery.costmodels.gaussian import LENGTHS, GaussianProcess
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.cost_model import SteeringModel
 from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.loading.transforms import TILES
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.breeding import Breeder
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genes, Genome
 from tunery.dialects.metaschedule.search.limits import post_processed
 from tunery.dialects.metaschedule.search.surrogate import Encoder
-from tunery.dialects.metaschedule.variants.program import DesignSpace, program_key, replay, space_of, trace_body
-from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, with_left_out
+from tunery.dialects.metaschedule.variants.program import (
+    DesignSpace,
+    identify,
+    program_key,
+    replay,
+    space_of,
+    trace_body,
+    variants,
+)
+from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, with_left_out, write_body
 from tunery.domain import Candidate, Outcome, Task
 
 Floats = npt.NDArray[np.float64]
@@ -351,14 +360,14 @@ class SingleProposer(Proposer):
     def __init__(
         self,
         task: Task,
-        variants: Iterable[str],
+        names: Iterable[str],
         history: Sequence[Observation],
         *,
         generic_only_reason: str | None = None,
     ) -> None:
         known = {told.candidate.key for told in history}
         found, left_out = dict[str, Candidate](), dict[str, str]()
-        for name in reversed(list(variants)):
+        for name in reversed(list(names)):
             if generic_only_reason is not None and name != GENERIC:
                 left_out[name] = generic_only_reason
                 continue
@@ -382,6 +391,32 @@ class SingleProposer(Proposer):
     def observe(self, results: Sequence[Observation]) -> None:
         known = {told.candidate.key for told in results}
         self._left = [candidate for candidate in self._left if candidate.key not in known]
+
+
+class TileProposer(Proposer):
+    """Proposes the designs of a product from register tiles, the one first that is predicted to be the fastest."""
+
+    welcomes = True
+    """As a search of programs says of winners: these are worth to be proposed before others."""
+
+    def __init__(self, task: Task, history: Sequence[Observation] = ()) -> None:
+        self._task = task
+        self._bodies = [write_body(TILES, design) for design in variants(task).found[TILES].tiles]
+        self._known = {told.candidate.key for told in history}
+
+    @override
+    def propose(self, n: int) -> list[Candidate]:
+        chosen: list[Candidate] = []
+        while self._bodies and len(chosen) < n:
+            candidate = identify(self._task, self._bodies.pop(0))
+            if candidate.key not in self._known:
+                chosen.append(candidate)
+        self._known.update(candidate.key for candidate in chosen)
+        return chosen
+
+    @override
+    def observe(self, results: Sequence[Observation]) -> None:
+        self._known.update(told.candidate.key for told in results)
 
 
 def _scheduled(task: Task, space: DesignSpace) -> list[Candidate]:

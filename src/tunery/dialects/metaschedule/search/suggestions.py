@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 
 from tunery.dialects import Observation
 from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.loading.transforms import TILES
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part
-from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer, TileProposer
 from tunery.dialects.metaschedule.search.winners import TaskSignature, Winners, fitted, place_of, shipped
-from tunery.dialects.metaschedule.variants import depthwise, dots, padded, place_sums, rows
+from tunery.dialects.metaschedule.variants import depthwise, dots, place_sums, rows
 from tunery.dialects.metaschedule.variants.program import space_of, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
@@ -27,7 +28,7 @@ from tunery.dialects.metaschedule.variants.winograd import program as winograd
 from tunery.domain import Candidate, Task
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
-_VARIANTS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
+_VARIANTS = (GENERIC, winograd.name_of(max(winograd.TILES)), depthwise.NAME, place_sums.NAME)
 # Rows were ahead in 59 of 60 tasks (docs/decisions/003); the least of 262,144 numbers takes 10 µs by place-sums, 141
 # as it came: they lead with nearly any tile, where winners do not know better.
 _TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME, place_sums.NAME), 0.1
@@ -42,6 +43,7 @@ _BEHIND, _GIVEN_UP = 0.8, 2  # a variant this far behind, this many times in a r
 # With fewer flop for a byte of transformed weights a core waits for memory longer than it computes directly; what is no
 # larger than this may still lie in a cache from the run before.
 _LEAST_FLOP_PER_BYTE, _CACHED_BYTES = 10.0, 4 << 20
+_MOST_TILES = 4
 _LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the fewer for small tasks
 
 
@@ -75,10 +77,16 @@ class Suggester:
             return searches_of(task, names, (), cost_model, seed, features=features)
 
         self.fallbacks, self.source_ids = [], {}
-        searches, left_out = opened([GENERIC])
-        winners = winners_for(task)
-        leading = leader(task, searches[GENERIC], winners)
-        if leading != GENERIC:
+        searches, left_out = dict[str, SurrogateProposer](), dict[str, str]()
+        winners, tiles = winners_for(task), list[Candidate]()
+        if leading := leader_of_products(task):
+            tiles = TileProposer(task).propose(_MOST_TILES)
+            if leading == TILES:
+                return tiles
+        else:
+            searches, _ = opened([GENERIC])
+            leading = leader(task, searches[GENERIC], winners)
+        if leading not in searches:
             more, left_out = opened([leading])
             searches |= more
         if leading in searches:
@@ -87,10 +95,13 @@ class Suggester:
             with leaving(leading, left_out):
                 found = self._led(task, leading, searches[leading], winners, count)
             if found:
-                if leading != GENERIC:
+                self.fallbacks = tiles
+                if leading != GENERIC and not tiles:
                     with suppress(Exception):  # a spare that cannot be had costs nothing but itself
                         self.fallbacks = _spare(task, searches[GENERIC], winners, count if several_fallbacks else 1)
                 return [with_left_out(candidate, left_out) for candidate in found]
+        if tiles:
+            return tiles
         searches = without(searches, left_out)
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
@@ -194,6 +205,14 @@ def leader(task: Task, generic: SurrogateProposer, winners: Winners) -> str:
         if name != GENERIC and name in variants(task).found and not starved(task, name)
     }
     return max(leads, key=lambda name: leads[name]) if any(lead > 0 for lead in leads.values()) else GENERIC
+
+
+def leader_of_products(task: Task) -> str:
+    """Return whether a product from register tiles is computed directly or by Winograd's; "" if it is none."""
+    if TILES not in variants(task).found:
+        return ""
+    name = winograd.name_of(max(winograd.TILES))
+    return TILES if name not in variants(task).found or starved(task, name) else name
 
 
 def trusted(task: Task, variant: str) -> bool:

@@ -6,7 +6,6 @@ Enough for High-Performance BLIS", 2016).
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +81,7 @@ def designs_of(product: Product, target: Any, threads: int) -> list[Design]:
         for vectors in range(1, min(_MOST_VECTORS, columns) + 1)
         if fits(rows, vectors, registers)
     ]
-    sizes.sort(key=lambda size: (cycles(product, *size, lanes), -size[0] * size[1]))
+    sizes.sort(key=lambda size: (cycles(product, size[0], size[1], lanes), -size[0] * size[1]))
     chosen: dict[Design, None] = {}
     for bigger in (1, 4, 0.25):
         for rows, vectors in sizes[:_CONSIDERED]:

@@ -193,10 +193,10 @@ def _over_taps(text: Text, data: Sequence[str], sums: Sums) -> Sums:
     return inner
 
 
-def _over_steps(
+def _over_steps(  # noqa: PLR0917 - the operands of a sum
     text: Text, data: Sequence[str], offset: str, b: str, sums: Sums, origin: str
 ) -> tuple[Sums, str]:
-    """Write the loop over the steps that lie side by side, and those that are left; return the sums and where b ends."""
+    """Write the loop over the steps that lie side by side, and what is left of them; return the sums and b's end."""
     tile = text.tile
     whole = tile.depth - tile.depth % _UNROLLED
     if whole > _UNROLLED:
@@ -235,7 +235,9 @@ def _steps(  # noqa: PLR0917 - the operands of a sum
             where = text.place(b, step * tile.step + j * tile.vector)
             columns.append(text.load(where, j, whole=tile.step == tile.lanes))
             if ahead and step * tile.lanes % _LINE == 0:
-                text.do(f"call void @llvm.prefetch.p0(ptr {text.place(where, _AHEAD * tile.step)}, i32 0, i32 3, i32 1)")
+                text.do(
+                    f"call void @llvm.prefetch.p0(ptr {text.place(where, _AHEAD * tile.step)}, i32 0, i32 3, i32 1)"
+                )
         for i, row in enumerate(rows):
             factor = text.splat(text.value(f"load float, ptr {text.place(row, step)}, align 4"))
             for j, column in enumerate(columns):

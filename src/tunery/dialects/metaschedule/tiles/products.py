@@ -6,7 +6,6 @@ from typing import Any
 
 import tvm_ffi
 
-from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import shape_of
@@ -23,7 +22,6 @@ class Loop:
     data: int
     weights: int
     result: int
-    axis: Any = None
 
 
 @dataclass(frozen=True)
@@ -111,16 +109,16 @@ def _factors(block: Any) -> tuple[Any, Any]:
         raise OtherKindError("the reduction is not a product of two arrays")
     spatial = [axis.var for axis in block.iter_vars if not _reduced(axis)]
     if len(spatial) != len(block.body.indices) or not all(map(_same, block.body.indices, spatial)):
-        raise DialectError("the result is not written axis by axis")
+        raise OtherKindError("the result is not written axis by axis")
     if not isinstance(block.init, tvm.tirx.BufferStore) or float(getattr(block.init.value, "value", 1.0)) != 0:
-        raise DialectError("the sum does not begin with 0")
+        raise OtherKindError("the sum does not begin with 0")
     if any(str(load.source.ty.dtype) != "float32" for load in (value.a, *loads)):
-        raise DialectError("it is not in float32")
+        raise OtherKindError("it is not in float32")
     column = [any(_same(index, spatial[-1]) for index in load.indices[-1:]) for load in loads]
     if column == [True, False]:
         return loads[1], loads[0]
     if column != [False, True]:
-        raise DialectError("its columns do not lie side by side")
+        raise OtherKindError("its columns do not lie side by side")
     return loads
 
 
@@ -132,21 +130,23 @@ def _schedule_padding(schedule: Any, block: Any) -> None:
         schedule.vectorize(channel)
 
 
-def _parts(function: Any, block: Any, last: Any, before: Sequence[Any], data: Any, weights: Any) -> Parts:
+def _parts(  # noqa: PLR0917 - what a program consists of
+    function: Any, block: Any, last: Any, before: Sequence[Any], data: Any, weights: Any
+) -> Parts:
     parameters = list(function.params)
     if not last.body.buffer.same_as(parameters[-1]):
-        raise DialectError("the last block does not write the result")
+        raise OtherKindError("the last block does not write the result")
     if shape_of(last.body.buffer) != shape_of(block.body.buffer) or str(last.body.buffer.ty.dtype) != "float32":
-        raise DialectError("what follows changes the shape")
+        raise OtherKindError("what follows changes the shape")
     weight = next((i for i, one in enumerate(parameters) if one.same_as(weights)), None)
     if weight is None:
-        raise DialectError("the weights are computed")
+        raise OtherKindError("the weights are computed")
     axes = tuple(axis.var for axis in last.iter_vars)
     if last.body.buffer.same_as(block.body.buffer):
         axes = tuple(axis.var for axis in block.iter_vars if not _reduced(axis))
         value = block.body.buffer[axes]
     elif len(last.body.indices) != len(axes) or not all(map(_same, last.body.indices, axes)):
-        raise DialectError("the result is not written axis by axis")
+        raise OtherKindError("the result is not written axis by axis")
     else:
         value = last.body.value
     allocated = tuple(b for b in function.body.block.alloc_buffers if b.same_as(data))
@@ -164,7 +164,7 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
     if share:
         groups, rest = divmod(int(column.dom.extent), share)
         if rest:
-            raise DialectError("its groups are of several sizes")
+            raise OtherKindError("its groups are of several sizes")
         group, lane = tvm.tirx.Var("group", "int64"), tvm.tirx.Var("channel", "int64")
         split = {column.var: group * tvm.tirx.IntImm("int64", share) + lane}
         ranges = {group: (0, groups), lane: (0, share)}
@@ -173,6 +173,8 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
         ranges = {}
         axes = [(axis.var, int(axis.dom.extent)) for axis in spatial]
     kernel = [(axis.var, int(axis.dom.extent)) for axis in summed]
+    if min(extent for _, extent in (*axes, *kernel)) < 1:
+        raise OtherKindError("it has no elements")
     variables = [var for var, _ in (*axes, *kernel)]
     extents = dict((*axes, *kernel)) | {var: end for var, (_, end) in ranges.items()}
     flat = [
@@ -181,12 +183,10 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
             (parts.data, data.indices), (parts.weights, weights.indices), (parts.sums, block.body.indices)
         )
     ]  # fmt: skip
-    loops = {
-        var: Loop(extent, *(found[var] for found in flat), axis=var) for var, extent in (*axes, *kernel)
-    }
+    loops = {var: Loop(extent, flat[0][var], flat[1][var], flat[2][var]) for var, extent in (*axes, *kernel)}
     *others, last = [loops[var] for var, _ in axes]
     if last.weights != 1 or last.data != 0 or last.result != 1:
-        raise DialectError("its columns do not lie side by side")
+        raise OtherKindError("its columns do not lie side by side")
     outer = [loop for loop in others if loop.extent > 1 and loop.weights]
     rows = [loop for loop in others if loop.extent > 1 and not loop.weights]
     rows = _merged(sorted(rows, key=lambda loop: -loop.result), lambda loop: (loop.data, loop.result))
@@ -199,7 +199,7 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
     if deep[-1].data != 1 and deep[-1].extent > 1:
         deep.append(Loop(1, 1, deep[-1].weights, 0))
     if len(deep) > _DEEPEST:
-        raise DialectError("its sum runs over too many axes")
+        raise OtherKindError("its sum runs over too many axes")
     attributes = parts.function.attrs or {}
     free = [int(i) for i in attributes["layout_free_buffers"]] if "layout_free_buffers" in attributes else []
     return Product(
@@ -232,7 +232,7 @@ def _group_size(load: Any, column: Any) -> int:
     if not sizes:
         return 0
     if len(sizes) > 1:
-        raise DialectError("its groups are of several sizes")
+        raise OtherKindError("its groups are of several sizes")
     return sizes.pop()
 
 
@@ -253,9 +253,9 @@ def _coefficients(
         analyzer.bind(variable, tvm.ir.Range.from_min_extent(0, tvm.tirx.IntImm("int64", extent)))
     found = tvm.sym.detect_linear_equation(analyzer.simplify(offset), list(variables))
     if len(found) != len(variables) + 1 or not all(isinstance(one, tvm.tirx.IntImm) for one in found):
-        raise DialectError("an index is no sum of multiples of the loops")
+        raise OtherKindError("an index is no sum of multiples of the loops")
     if start is None and int(found[-1]):
-        raise DialectError("an index does not begin at 0")
+        raise OtherKindError("an index does not begin at 0")
     return {variable: int(one) for variable, one in zip(variables, found, strict=False)}
 
 

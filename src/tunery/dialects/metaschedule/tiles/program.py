@@ -1,22 +1,22 @@
 """The code of a product's design: loops over blocks and tiles around calls of the tiles' functions."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-import tvm_ffi
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.codegen.regions import NANOSECONDS
 from tunery.dialects.metaschedule.tiles.designs import Design, row_tiles
-from tunery.dialects.metaschedule.tiles.kernels import Finish, Text, Tile, function_of, module_of
+from tunery.dialects.metaschedule.tiles.kernels import Text, Tile, function_of, module_of
 from tunery.dialects.metaschedule.tiles.products import Product, _coefficients
 from tunery.dialects.metaschedule.variants.rewriting import long_of, mapped, shape_of, variable
 
 PACKED = "tunery.packed"
 """Attribute of a function: which of its arguments are a network's constant matrices, as its code reads them."""
+_FLOP_PER_LANE_NS = 4  # of a nanosecond: a multiply-add on two units at 1 GHz, less than any processor reaches
 _SERIAL, _PARALLEL, _VECTORIZED = 0, 1, 2
 _BINARY = {"Add": "fadd", "Sub": "fsub", "Mul": "fmul", "Div": "fdiv"}
 _COMPARED = {"Max": "ogt", "Min": "olt"}
@@ -54,7 +54,9 @@ class _Program:
         body = tvm.tirx.AttrStmt(tvm.tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
         block = tvm.s_tir.SBlock([], [], [], "root", body, None, list(parts.allocated), [], {})
         function = tvm.tirx.PrimFunc(parameters, tvm.s_tir.SBlockRealize([], True, block))
-        attributes = {name: value for name, value in dict(parts.function.attrs).items() if name != "layout_free_buffers"}
+        attributes = {
+            name: value for name, value in dict(parts.function.attrs).items() if name != "layout_free_buffers"
+        }
         if self._product.constant:
             attributes[PACKED] = [parts.weight]
         return tvm.IRModule({"main": function.with_attrs(attributes)})
@@ -76,7 +78,10 @@ class _Program:
         body = self._column_tiles(outer, first_row, first_column)
         body = _loop(row, _left(many + few, row_block, design.row_tiles), body)
         body = _loop(column, _left(columns, column_block, design.column_tiles), body)
-        return _loop(share, product.turns * row_blocks * column_blocks, body, _PARALLEL)
+        shares = product.turns * row_blocks * column_blocks
+        flop = 2 * product.turns * product.row_count * product.columns.extent * product.steps
+        time_ns = tvm.tirx.IntImm("int64", max(1, flop // (_FLOP_PER_LANE_NS * lanes * shares)))
+        return _loop(share, shares, tvm.tirx.AttrStmt(_zero(), NANOSECONDS, time_ns, body), _PARALLEL)
 
     def _column_tiles(self, outer: Any, row: Any, column: Any) -> Any:
         """Return the calls of the tiles in a row and a column of tiles: the last columns may be fewer."""
@@ -228,7 +233,7 @@ class _Expression:
             return
         if isinstance(part, tvm.ir.TensorLoad):
             self._reads.append(self._read(part))
-        elif kind in _BINARY or kind in _COMPARED:
+        elif kind in _BINARY or (kind in _COMPARED and any(map(_is_number, (part.a, part.b)))):
             self._check(part.a)
             self._check(part.b)
         else:
@@ -298,6 +303,11 @@ class _Expression:
         return write(self._parts.value)
 
 
+def _is_number(part: Any) -> bool:
+    """Return whether a part is a constant other than NaN: what is compared with one keeps its own NaN."""
+    return isinstance(part, tvm.tirx.FloatImm) and not math.isnan(part.value)
+
+
 def _shared(text: Text, key: object, make: Any) -> str:
     if key not in text.shared:
         text.shared[key] = make()
@@ -305,8 +315,6 @@ def _shared(text: Text, key: object, make: Any) -> str:
 
 
 def _float(value: float) -> str:
-    import struct
-
     [bits] = struct.unpack("<Q", struct.pack("<d", value))
     return f"0x{bits:016X}"
 
@@ -324,17 +332,20 @@ def _zero() -> Any:
 
 def _address(buffer: Any, offset: Any) -> Any:
     """Return the address at an offset of a buffer."""
-    indices, shape = [], shape_of(buffer)
+    indices: list[Any] = []
+    shape = shape_of(buffer)
     size = math.prod(shape)
     for extent in shape:
         size //= extent
-        indices.append(tvm.tirx.floormod(tvm.tirx.floordiv(offset, size), extent) if indices else tvm.tirx.floordiv(offset, size))
+        indices.append(
+            tvm.tirx.floormod(tvm.tirx.floordiv(offset, size), extent) if indices else tvm.tirx.floordiv(offset, size)
+        )
     return tvm.tirx.address_of(buffer[tuple(indices)])
 
 
 def _digits(number: Any, extents: Sequence[int]) -> list[Any]:
     """Return a number's digits in a mixed radix."""
-    found = []
+    found: list[Any] = []
     for extent in reversed(extents[1:]):
         found.insert(0, tvm.tirx.floormod(number, extent))
         number = tvm.tirx.floordiv(number, extent)

@@ -6,7 +6,7 @@ MetaSchedule's own rule needs programs with weights that lie so.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,20 @@ from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH, DOTS, dot_groups
 from tunery.dialects.metaschedule.reasons import OtherKindError
-from tunery.dialects.metaschedule.variants.padded import Product, Rewritten, moved, padded_rows
-from tunery.dialects.metaschedule.variants.rewriting import fuse, long_of, shape_of
+from tunery.dialects.metaschedule.variants.rewriting import Product, fuse, long_of, moved, padded_rows, shape_of
 from tunery.dialects.metaschedule.variants.scheduling import around_reduction, result_of, unroll
 
 NAME = DOTS
 _MOST_ROWS, _TILES = 14, 2
 _MOST_TILES = 64  # that a thread takes in turn
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A program whose arguments are transformed as `transforms` names it, by index."""
+
+    module: Any
+    transforms: Mapping[int, str]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from typing import Any
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH
 from tunery.dialects.metaschedule.variants import dots
-from tunery.dialects.metaschedule.variants.padded import padded_rows
-from tunery.dialects.metaschedule.variants.rewriting import long_of, shape_of
+from tunery.dialects.metaschedule.variants.rewriting import long_of, padded_rows, shape_of
 from tunery.dialects.metaschedule.variants.scheduling import Designs, extents_of, unroll
 
 _INTRINSIC = "tunery_dot_4x16"

@@ -1,11 +1,17 @@
 """Taking a fused function apart around its reduction, and putting another program in the reduction's place."""
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.reasons import OtherKindError
+
+_GOOD_ROWS, _SIX = range(4, 15), 6
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul}
 
 
 class Fused:
@@ -77,6 +83,86 @@ class Fused:
         if position is None:
             raise DialectError("an operand of the convolution is not an argument")
         return position
+
+
+class Product(Fused):
+    """A reduction `out[..., f] += data[...] * weights[..., f]`, with `axes` and `indices` of its operands."""
+
+    channels: int
+    rows: int
+    row: Any
+    """The axis of the rows of a matrix product; None, with 1 row, for convolutions."""
+
+    @override
+    def operands(self, block: Any) -> tuple[Any, Any, Any]:
+        """Return data, weights and output of `out[..., f] += data[...] * weights[..., f]`, `f` nowhere else."""
+        sums = block.body.value
+        if type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
+            raise OtherKindError("the reduction is not a sum of products")
+        data, weights = self.factor(sums.b.a), self.factor(sums.b.b)
+        if not all(isinstance(load, tvm.ir.TensorLoad) for load in (sums.a, data, weights)):
+            raise OtherKindError("the reduction is not a product of two arrays")
+        self.axes = [(axis.var, int(axis.dom.extent), _reduced(axis)) for axis in block.iter_vars]
+        *rest, last = block.body.indices
+        self.indices = (list(data.indices), list(weights.indices[:-1]))
+        spatial = [axis for axis, _, reduced in self.axes if not reduced]
+        if len(spatial) != len(rest) + 1 or not all(map(_same, (*rest, last), spatial)):
+            raise DialectError("the result is not written axis by axis")
+        if not _same(weights.indices[-1], last):
+            raise DialectError("its channels are not the last axis of the weights")
+        others = {axis: axis for axis in (*spatial[:-1], *(axis for axis, _, reduced in self.axes if reduced))}
+        for index in (*self.indices[0], *self.indices[1]):
+            moved(index, others)  # raises where the channels are used
+        row = rest[-1] if rest else None
+        plain = all(isinstance(index, tvm.ir.Var) for index in data.indices)
+        self.row = row if plain and not any(_same(index, row) for index in weights.indices) else None
+        return data.source, weights.source, block.body.buffer
+
+    def factor(self, expression: Any) -> Any:
+        return expression
+
+    @override
+    def check(self, weights: list[int]) -> None:
+        self.weights = weights
+        *places, self.channels = shape_of(self.output)
+        self.rows = places[-1] if self.row is not None else 1
+        if any(str(b.ty.dtype) != "float32" for b in (self.data, self.output)):
+            raise DialectError("it is not in float32")
+
+
+def padded_rows(rows: int) -> int:
+    """Return the number of rows to compute: as given, or up to sixes where nothing from 4 to 14 divides it.
+
+    So many rows a register tile has that is any good.
+
+    >>> [padded_rows(n) for n in (197, 394, 50, 49, 13, 1)]
+    [198, 396, 50, 49, 13, 1]
+    """
+    if rows <= _GOOD_ROWS[-1] or any(rows % n == 0 for n in _GOOD_ROWS):
+        return rows
+    return -(-rows // _SIX) * _SIX
+
+
+def moved(expression: Any, places: Mapping[Any, Any]) -> Any:
+    """Return an index expression with other variables."""
+    if isinstance(expression, tvm.ir.Var):
+        if expression not in places:
+            raise DialectError("its channels are used elsewhere")
+        return places[expression]
+    if isinstance(expression, tvm.tirx.IntImm):
+        return expression
+    name = type(expression).__name__
+    if name not in _OPERATORS:
+        raise DialectError(f"an index is no sum or product: {expression}")
+    return _OPERATORS[name](moved(expression.a, places), moved(expression.b, places))
+
+
+def _same(index: Any, axis: Any) -> bool:
+    return bool(index.same_as(axis))
+
+
+def _reduced(axis: Any) -> bool:
+    return bool(int(axis.iter_type) == tvm.tirx.IterVar.CommReduce)
 
 
 def fuse(found: Fused, core: Any) -> Any:

@@ -26,7 +26,6 @@ from tunery.dialects.metaschedule.variants import (
     depthwise,
     dots,
     nibbles,
-    padded,
     place_sums,
     rows,
     transposes,
@@ -117,11 +116,6 @@ def _winograd(tile: int, module: Any, target: Any) -> Variant:
     return Variant(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
 
 
-def _padded(module: Any, target: Any) -> Variant | None:
-    wider = padded.rewrite(module, lanes_of(target))
-    return Variant(padded.NAME, wider.module, wider.transforms) if wider else None
-
-
 def _dots(module: Any, target: Any) -> Variant | None:
     packed = dots.rewrite(module, target)
     return Variant(dots.NAME, packed.module, packed.transforms, dots.designs(packed.module, target)) if packed else None
@@ -167,7 +161,6 @@ def _as_it_is(schedule: Any) -> list[Any]:
 
 _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     **{winograd.name_of(tile): partial(_winograd, tile) for tile in winograd.TILES},
-    padded.NAME: _padded,
     dots.NAME: _dots,
     depthwise.NAME: partial(_own_space, depthwise),
     place_sums.NAME: partial(_own_space, place_sums),
