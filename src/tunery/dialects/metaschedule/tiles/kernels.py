@@ -111,7 +111,7 @@ def module_of(functions: Sequence[str], lanes: int) -> str:
     """Return the text of a module of these functions."""
     wide, mask = f"<{lanes} x float>", f"<{lanes} x i1>"
     declarations = (
-        f"declare {wide} @llvm.fma.v{lanes}f32({wide}, {wide}, {wide})",
+        f"declare {wide} @llvm.fmuladd.v{lanes}f32({wide}, {wide}, {wide})",
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
         f"declare {wide} @llvm.masked.load.v{lanes}f32.p0(ptr, i32, {mask}, {wide})",
         f"declare void @llvm.masked.store.v{lanes}f32.p0({wide}, ptr, i32, {mask})",
@@ -242,5 +242,5 @@ def _steps(  # noqa: PLR0917 - the operands of a sum
             factor = text.splat(text.value(f"load float, ptr {text.place(row, step)}, align 4"))
             for j, column in enumerate(columns):
                 operands = f"{text.wide} {factor}, {text.wide} {column}, {text.wide} {current[i, j]}"
-                current[i, j] = text.value(f"call {text.wide} @llvm.fma.v{tile.lanes}f32({operands})")
+                current[i, j] = text.value(f"call {text.wide} @llvm.fmuladd.v{tile.lanes}f32({operands})")
     return current
