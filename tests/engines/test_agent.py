@@ -21,7 +21,7 @@ from job_tools import family, wait_until
 from tunery._errors import CrashError, HostError, LostWorkerError
 from tunery.domain import Artifact, BlobDigest, Network
 from tunery.engines import AgentEngine, Role, WorkerSpec
-from tunery.engines._blob_fields import blob_finder
+from tunery.engines._payload import blob_finder
 from tunery.engines.remote._connection import agent_command
 from tunery.engines.remote._link import Timing
 from tunery.engines.remote._protocol import FrameReader, ProtocolError

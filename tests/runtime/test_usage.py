@@ -8,7 +8,7 @@ from job_tools import run_in, runtimes
 
 from tunery.domain import JobState
 from tunery.engines import HostControl
-from tunery.runtime.hosts.usage import StageUsage
+from tunery.runtime.hosts.workers import StageUsage
 from tunery.testing.inline_engine import InlineEngine
 
 

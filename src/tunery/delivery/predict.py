@@ -40,8 +40,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import Offer
 from tunery.tuning.account import Account, PricedCharge
-from tunery.tuning.calls import Entrant, stage
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context, Entrant, stage
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
 from tunery.tuning.search.finals import time_in_turns

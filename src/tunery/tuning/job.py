@@ -21,19 +21,19 @@ from tunery.store import Store
 from tunery.tuning.account import Account
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
 from tunery.tuning.allowance import RunBudget
-from tunery.tuning.context import Context
-from tunery.tuning.estimate import NetworkEstimate
+from tunery.tuning.calls import Context
 from tunery.tuning.learning import start_for
-from tunery.tuning.messages import (
+from tunery.tuning.pipeline import together
+from tunery.tuning.reporting import (
     NO_TASKS,
+    NetworkEstimate,
+    Reporter,
     latency_target_summary,
     nothing_right_summary,
     stop_summary,
     too_little,
     unreached_summary,
 )
-from tunery.tuning.pipeline import together
-from tunery.tuning.reporting import Reporter
 from tunery.tuning.run_state import Phase, Round, RunState
 from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.search.task_search import TaskSearch

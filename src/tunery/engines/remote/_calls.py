@@ -1,25 +1,102 @@
-"""The workers of another host and their calls: each waits its turn, then for its blobs, then for its answer."""
+"""The workers of another host, their calls, and questions to its agent."""
 
 import itertools
 import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from pydantic import TypeAdapter
 from typing_extensions import override
 
-from tunery._errors import BlobError, CrashError, EngineError, FullHostError, LostWorkerError
+from tunery._errors import BlobError, CrashError, EngineError, FullHostError, HostError, LostWorkerError
 from tunery.blobs import Blobs
+from tunery.domain import Check
 from tunery.engines._base import OnUsage, WorkerSpec
 from tunery.engines._payload import Signatures, error_from_data
-from tunery.engines.remote._connection import Connection, open_blob
+from tunery.engines.remote._connection import AgentConnection, open_blob
 from tunery.engines.remote._link import Link, Listener
 from tunery.engines.remote._protocol import ProtocolError, seconds_of
-from tunery.engines.remote._questions import Questions
+
+
+class Questions:
+    """Asks over a link, from any thread; a question fails with LostWorkerError where the host is away or goes."""
+
+    def __init__(self, link: Link, numbers: Iterator[int]) -> None:
+        self.connection: AgentConnection | None = None
+        """What the link's thread asks over; None while the host is away."""
+        self._link, self._numbers = link, numbers
+        self._holds: dict[int, Future[Callable[[], None]]] = {}
+        self._checks: list[Future[tuple[Check, ...]]] = []
+
+    def check(self, *, measuring: bool = False) -> Future[tuple[Check, ...]]:
+        """Have the host look at what its workers need, all of them or those that only run kernels (`measuring`)."""
+        future: Future[tuple[Check, ...]] = Future()
+
+        def ask() -> None:
+            if self.connection is None:
+                future.set_exception(self._link.lost())
+            else:
+                self._checks.append(future)
+                self.connection.writer.send({"do": "check", "measuring": measuring})
+
+        self._link.post(ask)
+        return future
+
+    def hold_device(self) -> Future[Callable[[], None]]:
+        """Have the host keep its device for the caller, until it calls the future's result."""
+        future: Future[Callable[[], None]] = Future()
+        number = next(self._numbers)
+
+        def ask() -> None:
+            if self.connection is None:
+                future.set_exception(self._link.lost())
+            else:
+                self._holds[number] = future
+                self.connection.writer.send({"do": "hold", "id": number})
+
+        self._link.post(ask)
+        return future
+
+    def give_up(self, error: EngineError) -> None:
+        questions: list[Future[Any]] = [*self._holds.values(), *self._checks]
+        self._holds, self._checks = {}, []
+        for future in questions:
+            if not future.done():
+                future.set_exception(error)
+
+    # What the agent says.
+
+    def held(self, header: dict[str, Any], _body: bytes) -> None:
+        """Take the answer to `hold_device`."""
+        number = header["id"]
+        future = self._holds.pop(number, None)
+        if future is None:
+            return
+        if header["failed"]:
+            future.set_exception(HostError(header["failed"]))
+        elif not future.set_running_or_notify_cancel():
+            self._free(number, self.connection)
+        else:
+            future.set_result(partial(self._let_go, number, self.connection))
+
+    def checked(self, _header: dict[str, Any], body: bytes) -> None:
+        found = TypeAdapter(tuple[Check, ...]).validate_json(body)
+        asked, self._checks = self._checks, []
+        for future in asked:
+            future.set_result(found)
+
+    def _let_go(self, number: int, connection: AgentConnection | None) -> None:
+        self._link.post_if_open(lambda: self._free(number, connection))
+
+    def _free(self, number: int, connection: AgentConnection | None) -> None:
+        if connection is not None and self.connection is connection:
+            connection.writer.send({"do": "free", "id": number})
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +150,7 @@ class Calls(Listener):
         self.workers: dict[str, RemoteWorker] = {}
         self._link, self._home, self._on_usage = link, blobs, on_usage
         self._in_flight: dict[int, RemoteCall] = {}
-        self._connection: Connection | None = None
+        self._connection: AgentConnection | None = None
 
     def find(self, name: str) -> RemoteWorker:
         """Return what is known of a worker."""
@@ -112,7 +189,7 @@ class Calls(Listener):
     # What the link tells.
 
     @override
-    def begun(self, connection: Connection) -> None:
+    def begun(self, connection: AgentConnection) -> None:
         self._connection = self.questions.connection = connection
         for worker in self.workers.values():
             self.prepare(worker)
@@ -214,7 +291,7 @@ class Calls(Listener):
         call.sent, call.due_s = True, time.monotonic() + call.deadline_s
         self._connection.writer.send_packed(call.frame)
 
-    def _start(self, connection: Connection, worker: RemoteWorker) -> None:
+    def _start(self, connection: AgentConnection, worker: RemoteWorker) -> None:
         if worker.name in connection.started:
             return
         connection.started.add(worker.name)

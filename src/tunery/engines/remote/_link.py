@@ -13,7 +13,7 @@ from tunery._errors import EngineError, HostError, LostWorkerError
 from tunery.blobs import Blobs
 from tunery.domain import HostFacts
 from tunery.engines._base import HostUse
-from tunery.engines.remote._connection import Connection, agent_command, on_thread
+from tunery.engines.remote._connection import AgentConnection, agent_command, on_thread
 from tunery.engines.remote._protocol import ProtocolError, seconds_of
 from tunery.engines.remote.agent import MISSED_KEEP_ALIVES
 
@@ -41,7 +41,7 @@ class Timing:
 class Listener(Protocol):
     """What a link tells of its host, on the link's thread."""
 
-    def begun(self, connection: Connection) -> None:
+    def begun(self, connection: AgentConnection) -> None:
         """The agent has greeted; everything goes over `connection` until `lost`."""
 
     def heard(self, header: dict[str, Any], body: bytes) -> None:
@@ -88,7 +88,7 @@ class Link:
         self._losses = 0
         self._is_slow = False
         self._watchers: list[Callable[[str], None]] = []
-        self._connection: Connection | None = None
+        self._connection: AgentConnection | None = None
         self._talking: threading.Thread | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -242,7 +242,7 @@ class Link:
     def _connect(self) -> None:
         self._heard_s = time.monotonic()
         try:
-            connection = Connection(self._command, self._blobs)
+            connection = AgentConnection(self._command, self._blobs)
         except HostError as error:
             self._lose(error, hopeless=False)
             return
@@ -257,7 +257,7 @@ class Link:
             ),
         )
 
-    def _hear(self, connection: Connection, action: Callable[[], None]) -> None:
+    def _hear(self, connection: AgentConnection, action: Callable[[], None]) -> None:
         """Have something that a connection said acted on, unless there is another one by then."""
 
         def act() -> None:

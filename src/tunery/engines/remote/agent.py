@@ -30,8 +30,8 @@ from tunery.domain import Environment, HostFacts
 from tunery.engines._base import Role, WorkerSpec
 from tunery.engines._payload import error_to_data
 from tunery.engines.local.engine import LocalEngine
+from tunery.engines.remote._connection import Receiver
 from tunery.engines.remote._protocol import MAGIC, PROTOCOL, FrameReader, FrameWriter, ProtocolError, frames
-from tunery.engines.remote._receiving import Receiver
 from tunery.engines.remote.facts import host_checks, host_facts
 
 MISSED_KEEP_ALIVES = 4
