@@ -435,9 +435,7 @@ class Runtime:
                 if other != self._name(worker) and set(pin.cores) & set(mine):
                     self.dispatch.pin(other, pin.place, self._shunned())
             return
-        control = self.engine.control
-        move = (lambda _: None) if control is None else partial(control.place, worker)
-        self.dispatch.pin(self._name(worker), move, self._shunned())
+        self.dispatch.pin(self._name(worker), partial(self.engine.place, worker), self._shunned())
 
     def _shunned(self) -> tuple[int, ...]:
         """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""

@@ -272,8 +272,7 @@ class JobManager:
         """Say what keeps jobs from being worked on, "" where nothing is known to."""
         if why := self.store.moved():
             return f"{why}; start the service again"
-        controls = (runtime.engine.control for runtime in self.runner.runtimes)
-        return next(filter(None, (control.obstacle() for control in controls if control)), "")
+        return next(filter(None, (runtime.engine.obstacle() for runtime in self.runner.runtimes)), "")
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -280,7 +280,7 @@ class TuningJob:
             return NO_TASKS
         target_s = self._sums.target_s
         if target_s is not None:
-            total_s = self._sums.total_s("proven_s")
+            total_s = self._sums.total_s(lambda state: state.proven_s)
             return latency_target_summary(
                 target_s, total_s, served=self._state.served, unproven=len(self._state.unproven)
             )

@@ -1,7 +1,7 @@
 """What a job says of itself: its progress, its stored status, the sums over its tasks, and its last words."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tunery.accounting.prices import Prices
@@ -14,6 +14,7 @@ from tunery.tuning.allocation.outlook import outlook, reaching
 from tunery.tuning.allowance import RunBudget
 from tunery.tuning.calls import Context
 from tunery.tuning.run_state import Phase
+from tunery.tuning.search.state import SearchState
 from tunery.tuning.search.task_search import TaskSearch
 
 NO_TASKS = "nothing was tuned: ONNX Runtime runs all of the network, or it has nothing to compute"
@@ -100,14 +101,14 @@ class NetworkEstimate:
         self.weighted = tuple(zip(searches, weights, strict=True))
         self.target_s = target_s
 
-    def total_s(self, what: str) -> float | None:
-        """Return the sum of the tasks' `best_s`, `proven_s` or `baseline_s`, None while one is missing.
+    def total_s(self, latency_s: Callable[[SearchState], float | None]) -> float | None:
+        """Return the sum over the tasks of one of their latencies, None while one is missing.
 
         A task that gets no more trials counts with what it has reached.
         """
         total = 0.0
         for search, weight in self.weighted:
-            value = getattr(search.state, what)
+            value = latency_s(search.state)
             if value is None:
                 return None
             total += weight * value
@@ -116,7 +117,7 @@ class NetworkEstimate:
     def met(self, *, proven: bool, within: float = 1.0) -> bool:
         if self.target_s is None or (not proven and any(search.state.untried for search, _ in self.weighted)):
             return False  # there would be no finals to hold
-        latency_s = self.total_s("proven_s" if proven else "best_s")
+        latency_s = self.total_s((lambda state: state.proven_s) if proven else (lambda state: state.best_s))
         return latency_s is not None and latency_s <= within * self.target_s
 
     def finals_due(self) -> int:
@@ -180,8 +181,8 @@ class Reporter:
             self._left_s(phase),
             trials,
             allowance.limits.trials,
-            self._sums.total_s("best_s"),
-            self._sums.total_s("baseline_s"),
+            self._sums.total_s(lambda state: state.best_s),
+            self._sums.total_s(lambda state: state.baseline_s),
             current,
             spend=allowance.spend(),
             earlier_s=allowance.earlier_s,
