@@ -101,10 +101,6 @@ class Signatures:
             self.cls: type[Any] = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise EngineError(f"service {service!r} is not an importable module:Class: {error}") from error
-        self._adapters: dict[tuple[str, int], TypeAdapter[Any]] = {}
-        self._results: dict[str, TypeAdapter[Any]] = {}
-        self._finders: dict[tuple[str, int], list[Finder | None]] = {}
-        self._result_finders: dict[str, Finder | None] = {}
 
     def encode_settings(self, settings: Mapping[str, Any]) -> bytes:
         """Return the constructor's keyword arguments as JSON."""
@@ -121,17 +117,17 @@ class Signatures:
 
     def encode_arguments(self, method: str, args: tuple[object, ...]) -> bytes:
         """Return a call's arguments as a JSON array."""
-        return _dump(self._arguments_adapter(method, len(args)), args, method)
+        return _dump(_arguments(self._function(method), len(args))[0], args, method)
 
     def decode_arguments(self, method: str, count: int, body: bytes) -> tuple[Any, ...]:
-        return tuple(self._arguments_adapter(method, count).validate_json(body))
+        return tuple(_arguments(self._function(method), count)[0].validate_json(body))
 
     def encode_result(self, method: str, result: object) -> bytes:
         """Return a method's result as JSON; TypeError where it does not fit the return annotation."""
-        return _dump(self._result_adapter(method), (result,), f"the result of {method}")
+        return _dump(_returned(self._function(method))[0], (result,), f"the result of {method}")
 
     def decode_result(self, method: str, body: bytes) -> Any:
-        return self._result_adapter(method).validate_json(body)[0]
+        return _returned(self._function(method))[0].validate_json(body)[0]
 
     def blobs_in_settings(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the blobs that the constructor's arguments name."""
@@ -139,16 +135,10 @@ class Signatures:
         return find_all([blob_finder(hints.get(name, Any)) for name in settings], settings.values())
 
     def blobs_in_arguments(self, method: str, args: tuple[object, ...]) -> tuple[str, ...]:
-        key = method, len(args)
-        if key not in self._finders:
-            self._finders[key] = [blob_finder(hint) for hint in self._argument_types(method, len(args))]
-        return find_all(self._finders[key], args)
+        return find_all(_arguments(self._function(method), len(args))[1], args)
 
     def blobs_in_result(self, method: str, result: object) -> tuple[str, ...]:
-        if method not in self._result_finders:
-            hint = typing.get_type_hints(self._function(method), include_extras=True).get("return", Any)
-            self._result_finders[method] = blob_finder(hint)
-        return find_all([self._result_finders[method]], [result])
+        return find_all([_returned(self._function(method))[1]], [result])
 
     def _settings_adapter(self, names: Sequence[str]) -> TypeAdapter[Any]:
         parameters: dict[str, inspect.Parameter] = {}
@@ -167,38 +157,33 @@ class Signatures:
             return {}
         return typing.get_type_hints(self.cls.__init__, include_extras=True)
 
-    def _arguments_adapter(self, method: str, count: int) -> TypeAdapter[Any]:
-        known = self._adapters.get((method, count))
-        if known is not None:
-            return known
-        return self._adapters.setdefault((method, count), _adapter(self._argument_types(method, count)))
-
-    def _argument_types(self, method: str, count: int) -> list[Any]:
-        function = self._function(method)
-        signature = inspect.signature(function)
-        try:
-            bound = signature.bind(*range(count + 1))  # one more for self
-        except TypeError as error:
-            raise TypeError(f"{self.cls.__name__}.{method} called with {count} arguments: {error}") from None
-        hints = typing.get_type_hints(function, include_extras=True)
-        types: list[Any] = []
-        for name, value in bound.arguments.items():
-            repeated = len(value) if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else 1
-            types += [hints.get(name, Any)] * repeated
-        return types[1:]
-
-    def _result_adapter(self, method: str) -> TypeAdapter[Any]:
-        known = self._results.get(method)
-        if known is not None:
-            return known
-        hints = typing.get_type_hints(self._function(method), include_extras=True)
-        return self._results.setdefault(method, _adapter([hints.get("return", Any)]))
-
     def _function(self, method: str) -> Callable[..., Any]:
         function = None if method.startswith("_") else getattr(self.cls, method, None)
         if not inspect.isfunction(function):
             raise TypeError(f"{self.cls.__name__} has no public method {method!r}")
         return function
+
+
+@cache
+def _arguments(function: Callable[..., Any], count: int) -> tuple[TypeAdapter[Any], Sequence[Finder | None]]:
+    """Return how `count` arguments of a method become JSON, and what finds the blobs in each."""
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(*range(count + 1))  # one more for self
+    except TypeError as error:
+        raise TypeError(f"{function.__qualname__} called with {count} arguments: {error}") from None
+    hints = typing.get_type_hints(function, include_extras=True)
+    types: list[Any] = []
+    for name, value in bound.arguments.items():
+        repeated = len(value) if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else 1
+        types += [hints.get(name, Any)] * repeated
+    return _adapter(types[1:]), [blob_finder(hint) for hint in types[1:]]
+
+
+@cache
+def _returned(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], Finder | None]:
+    hint = typing.get_type_hints(function, include_extras=True).get("return", Any)
+    return _adapter([hint]), blob_finder(hint)
 
 
 @lru_cache(maxsize=256)

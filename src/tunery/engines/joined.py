@@ -12,7 +12,6 @@ from tunery._errors import EngineError
 from tunery.blobs import Blobs
 from tunery.domain import HostFacts
 from tunery.engines._base import Engine, HostUse, WorkerSpec
-from tunery.engines._followed import FollowedBlobs
 
 
 class JoinedEngine(Engine):
@@ -32,9 +31,7 @@ class JoinedEngine(Engine):
         self._engines: dict[str, Engine] = {}
         self._left: frozenset[str] = frozenset()
         self._listeners: list[Callable[[str], None]] = []
-        self._followers: list[Callable[[str], object]] = []
-        first = next(iter(engines.values()))
-        self.blobs = FollowedBlobs(first.blobs, self._followers)
+        self.blobs = next(iter(engines.values())).blobs
         for host, engine in engines.items():
             self.add(host, engine)
 
@@ -42,8 +39,6 @@ class JoinedEngine(Engine):
         """Have a further host's engine join."""
         if host in self._engines or "/" in host:
             raise EngineError(f"two hosts are called {host!r}, or none may be; give one of them another name")
-        if self._engines:
-            self._followers.append(engine.blobs.release)
         self._engines[host] = engine
         for listener in self._listeners:
             listener(host)

@@ -64,6 +64,7 @@ class HostLink(Engine):
         self._is_slow = False
         self._watchers: list[Callable[[str], None]] = []
         self._connection: AgentConnection | None = None
+        self._live: AgentConnection | None = None  # the same once its agent has greeted
         self._talking: threading.Thread | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -109,8 +110,8 @@ class HostLink(Engine):
 
     # What is made over the link, on its thread.
 
-    def _begun(self, connection: AgentConnection) -> None:
-        """Make what waits: the agent has greeted, and everything goes over `connection` until it is lost."""
+    def _begun(self) -> None:
+        """Make what waits: the agent has greeted, and everything goes over `_live` until it is lost."""
 
     def _take(self, header: dict[str, Any], body: bytes) -> None:
         """Act on a frame."""
@@ -304,7 +305,8 @@ class HostLink(Engine):
         self._connection.writer.send({"do": "welcome", "keep_alive_s": self._timing.keep_alive_s})
         self._retry_s = self._timing.first_retry_s
         self._is_slow = False
-        self._begun(self._connection)
+        self._live = self._connection
+        self._begun()
         self._ping()
         self._tell(facts, "")
 
@@ -327,7 +329,7 @@ class HostLink(Engine):
 
     def _lose(self, error: HostError, *, hopeless: bool) -> None:
         """Give up a connection: what is in flight fails, what waits goes on waiting for the next."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._live = self._connection, None, None
         now_s = time.monotonic()
         if self._facts is not None:
             self._away_s = now_s
@@ -370,7 +372,7 @@ class HostLink(Engine):
 
     def _close(self) -> None:
         self._over = True
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._live = self._connection, None, None
         self._fail_all()
         if connection is not None:
             connection.end(orderly=True)

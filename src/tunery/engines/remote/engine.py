@@ -20,7 +20,6 @@ from tunery._errors import BlobError, CrashError, EngineError, FullHostError, Ho
 from tunery.blobs import Blobs
 from tunery.domain import Check
 from tunery.engines._base import OnUsage, WorkerSpec, check_deadline
-from tunery.engines._followed import FollowedBlobs
 from tunery.engines._payload import Signatures, error_from_data, signatures
 from tunery.engines.remote._connection import AgentConnection, open_blob
 from tunery.engines.remote._link import HostLink, Timing
@@ -91,7 +90,8 @@ class AgentEngine(HostLink):
         self, name: str, connect: str, blobs: Blobs, on_usage: OnUsage | None = None, timing: Timing | None = None
     ) -> None:
         super().__init__(name, connect, blobs, timing)
-        self.blobs = FollowedBlobs(blobs, [self._released])
+        self.blobs = blobs
+        blobs.followers = (*blobs.followers, self._released)
         self._on_usage = on_usage
         self._numbers = itertools.count(1)
         self._workers: dict[str, RemoteWorker] = {}
@@ -127,10 +127,10 @@ class AgentEngine(HostLink):
         return future
 
     def _ask(self, future: Future[Any], ask: Callable[[AgentConnection], None]) -> None:
-        if self._connection is None:
+        if self._live is None:
             future.set_exception(self._lost())
         else:
-            ask(self._connection)
+            ask(self._live)
 
     @override
     def start(self, spec: WorkerSpec) -> str:
@@ -196,8 +196,8 @@ class AgentEngine(HostLink):
 
     def _prepare(self, worker: RemoteWorker) -> None:
         """Have the agent start a worker, unless it waits for a blob: then its first call does."""
-        if self._connection is not None and self._facts is not None and not worker.blobs:
-            self._start(self._connection, worker)
+        if self._live is not None and not worker.blobs:
+            self._start(self._live, worker)
 
     def _enqueue(self, call: RemoteCall) -> None:
         call.worker.queue.append(call)
@@ -212,21 +212,21 @@ class AgentEngine(HostLink):
 
     def _send_to(self, worker: RemoteWorker, what: dict[str, Any]) -> None:
         """Send the agent a word for a worker that runs."""
-        if self._connection is not None and worker.name in self._connection.started:
-            self._connection.writer.send({**what, "worker": worker.name})
+        if self._live is not None and worker.name in self._live.started:
+            self._live.writer.send({**what, "worker": worker.name})
 
     def _released(self, digest: str) -> None:
         def forget() -> None:
-            if self._connection is not None and digest in self._connection.there:
-                self._connection.there.discard(digest)
-                self._connection.writer.send({"do": "release", "blob": digest})
+            if self._live is not None and digest in self._live.there:
+                self._live.there.discard(digest)
+                self._live.writer.send({"do": "release", "blob": digest})
 
         self._post_if_open(forget)
 
     # What the link tells.
 
     @override
-    def _begun(self, connection: AgentConnection) -> None:
+    def _begun(self) -> None:
         for worker in self._workers.values():
             self._prepare(worker)
         for worker in self._workers.values():
@@ -261,6 +261,7 @@ class AgentEngine(HostLink):
 
     @override
     def _fail_all(self) -> None:
+        self.blobs.followers = tuple(one for one in self.blobs.followers if one != self._released)
         waiting = [call for worker in self._workers.values() for call in worker.queue]
         for call in (*self._in_flight.values(), *waiting):
             call.fail(CrashError(f"{call.worker.name} was ended: the engine was closed", exitcode=-9))
@@ -286,8 +287,8 @@ class AgentEngine(HostLink):
 
     @override
     def _received(self, digest: str, failed: str) -> None:
-        assert self._connection is not None
-        for call in self._connection.fetching.pop(digest, ()):
+        assert self._live is not None
+        for call in self._live.fetching.pop(digest, ()):
             call.needs.discard(digest)
             if call.number in self._in_flight and (failed or not call.needs):
                 self._end(call, BlobError(failed) if failed else None)
@@ -296,7 +297,7 @@ class AgentEngine(HostLink):
 
     def _pump(self, worker: RemoteWorker) -> None:
         """Make a worker's next call if it can take one: first what the call needs is copied."""
-        connection = self._connection
+        connection = self._live
         if self._hopeless:
             self._fail_waiting()
         if connection is None or worker.current is not None:
@@ -319,18 +320,18 @@ class AgentEngine(HostLink):
         self, call: RemoteCall, digest: str, on_their_way: dict[str, list[Any]], question: dict[str, Any]
     ) -> None:
         """Have a call wait for a blob; the first that does asks for it."""
-        assert self._connection is not None
+        assert self._live is not None
         call.needs.add(digest)
         waiting = on_their_way.setdefault(digest, [])
         waiting.append(call)
         if len(waiting) == 1:
-            self._connection.writer.send(question)
+            self._live.writer.send(question)
 
     def _make(self, call: RemoteCall) -> None:
-        assert self._connection is not None
-        self._start(self._connection, call.worker)
+        assert self._live is not None
+        self._start(self._live, call.worker)
         call.sent, call.due_s = True, time.monotonic() + call.deadline_s
-        self._connection.writer.send_packed(call.frame)
+        self._live.writer.send_packed(call.frame)
 
     def _start(self, connection: AgentConnection, worker: RemoteWorker) -> None:
         if worker.name in connection.started:
@@ -371,16 +372,16 @@ class AgentEngine(HostLink):
 
     def _take_result(self, call: RemoteCall, body: bytes) -> None:
         """End a call with its result, when the blobs that it names are here."""
-        assert self._connection is not None
+        assert self._live is not None
         methods = call.worker.methods
         try:
             call.result = methods.decode_result(call.method, body)
         except ValueError as error:
             raise ProtocolError(f"an answer to {call.method} that cannot be read") from error
         for digest in methods.blobs_in_result(call.method, call.result):
-            self._connection.there.add(digest)
+            self._live.there.add(digest)
             if not self._home.has(digest):
-                self._want(call, digest, self._connection.fetching, {"do": "fetch", "blob": digest})
+                self._want(call, digest, self._live.fetching, {"do": "fetch", "blob": digest})
         if not call.needs:
             self._end(call)
 
@@ -390,11 +391,11 @@ class AgentEngine(HostLink):
             self._on_usage(header["worker"], header["method"], *used)
 
     def _wanted(self, header: dict[str, Any], _body: bytes) -> None:
-        assert self._connection is not None
+        assert self._live is not None
         digest = header["blob"]
         file = None if header["here"] else open_blob(self._home, digest)
         if file is not None:
-            self._connection.writer.stream(digest, file)
+            self._live.writer.stream(digest, file)
         else:  # it is there; or nobody has it, and the call will say so
             self._arrived(digest, there=header["here"])
 
@@ -402,10 +403,10 @@ class AgentEngine(HostLink):
         self._arrived(header["blob"], there=not header["failed"], failed=header["failed"])
 
     def _arrived(self, digest: str, *, there: bool, failed: str = "") -> None:
-        assert self._connection is not None
+        assert self._live is not None
         if there:
-            self._connection.there.add(digest)
-        for call in self._connection.sending.pop(digest, ()):
+            self._live.there.add(digest)
+        for call in self._live.sending.pop(digest, ()):
             call.needs.discard(digest)
             if call.number not in self._in_flight:
                 continue
@@ -422,13 +423,13 @@ class AgentEngine(HostLink):
 
     def _held(self, header: dict[str, Any], _body: bytes) -> None:
         """Take the answer to `hold_device`."""
-        number, connection = header["id"], self._connection
+        number, connection = header["id"], self._live
         future = self._holds.pop(number, None)
         if future is None:
             return
 
         def free() -> None:
-            if connection is not None and self._connection is connection:
+            if connection is not None and self._live is connection:
                 connection.writer.send({"do": "free", "id": number})
 
         if header["failed"]:
