@@ -22,7 +22,7 @@ typedef struct { int32_t type, zero; int64_t number; } any; /* TVMFFIAny */
 enum {
   MOST_THREADS = 256, TASKS_EACH = 8, LEAST_TASK_NS = 2000, LEAST_WAKING_NS = 40000, APART_NS = 1000000,
   LEAST_SPIN_NS = 4000, MOST_SPIN_NS = 250000, WAIT_NS = 50000, HELD_UP_NS = 100000,
-  LEAST_PAUSE_NS = 8000000, MOST_PAUSE_NS = 1000000000, WIPE_ON_FORK = 18
+  LEAST_PAUSE_NS = 8000000, MOST_PAUSE_NS = 1000000000, CHANCE_NS = 30000000, WIPE_ON_FORK = 18
 };
 
 /* A thread's tasks that nobody has taken: the region's number, and from which on to before which. */
@@ -154,8 +154,8 @@ static void start(pool *pool, int threads) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Wait for the tasks that others have begun. Where that takes longer than tasks do, another process has their core:
- * regions run on their caller for a while, and the longer the sooner that happens again. */
+/* Wait for the tasks that others have begun. Where that takes longer than tasks do, another process has their core. Once
+ * is chance; where it happens again soon, regions run on their caller for a while, and each time for longer. */
 static void finish(pool *pool, int64_t began) {
   int64_t idle = now(), waited = 0;
   pool->ended = idle;
@@ -168,7 +168,8 @@ static void finish(pool *pool, int64_t began) {
   }
   if (waited < HELD_UP_NS + (idle - began) * 2 * atomic_load(&pool->threads) / pool->tasks) return;
   idle += waited;
-  pool->pause_ns = idle - pool->alone_until > 8 * pool->pause_ns ? LEAST_PAUSE_NS : 2 * pool->pause_ns;
+  int64_t apart_ns = idle - pool->alone_until;
+  pool->pause_ns = apart_ns > 8 * pool->pause_ns + CHANCE_NS ? 0 : pool->pause_ns ? 2 * pool->pause_ns : LEAST_PAUSE_NS;
   if (pool->pause_ns > MOST_PAUSE_NS) pool->pause_ns = MOST_PAUSE_NS;
   pool->alone_until = idle + pool->pause_ns;
 }
