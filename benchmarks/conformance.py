@@ -162,6 +162,7 @@ def with_constants(case: Case) -> Case | None:
 
 def _judge(case: Case, folder: Path) -> Verdict:
     from tunery._errors import TuneryError
+    from tunery.delivery.files.loading import load_compiled
     from tunery.dialects.metaschedule import MetaScheduleDialect
     from tunery.models import prepare
 
@@ -173,7 +174,7 @@ def _judge(case: Case, folder: Path) -> Verdict:
         network = prepare(str(path), {}, folder)
         made = dialect.compile(network, dialect.resolve_target("native", 1), {}, folder / "compiled.tunery")
         native, why = not made.elsewhere, "; ".join(dict.fromkeys(made.elsewhere.values()))
-        compiled = dialect.load_network(folder / "compiled.tunery", 1)
+        compiled = load_compiled(folder / "compiled.tunery", 1)
         names = [one.name for one in onnx.load_from_string(case.model).graph.input]
         by_name = dict(zip(names, case.inputs, strict=True))
         found = compiled(*(by_name[one.name] for one in compiled.inputs))

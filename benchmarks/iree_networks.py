@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from rows import Kept, Row
 
-from tunery._archive import open_archive
+from tunery._archive import Archive
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.iree.flags import FLAGS
 from tunery.domain import Budget, Network
@@ -74,9 +74,8 @@ def measure(name: str, request: Request) -> Row:
         network = prepare(request.model, {}, Path(scratch))
         file = Path(scratch) / "network.tunery"
         compiled = compiler.compile(network, dialect.resolve_target("native", request.threads), chosen, file)
-        with open_archive(file) as archive:
-            manifest = archive.manifest
-        loaded = compiler.load_network(file, request.threads)
+        with Archive(file) as archive:
+            manifest, loaded = archive.manifest, compiler.load_network(archive, request.threads)
         inputs = make_inputs(network.inputs, 0)
         session = onnxruntime_session(network, request.threads)
         feed = {spec.name: one for spec, one in zip(network.inputs, inputs, strict=True)}

@@ -102,7 +102,7 @@ HEAVY = {
     "fastapi": ("web/",),
     "httpx": ("web/client/",),
     "iree": ("dialects/iree/",),
-    "lightgbm": ("costmodels/boosted.py", "dialects/metaschedule/preload.py", "tuning/allocation/failing.py"),
+    "lightgbm": ("costmodels/boosted.py", "tuning/allocation/failing.py"),
     "matplotlib": ("reports/spending.py",),
     "onnx": ("models/", "delivery/", "dialects/_nodes.py", "dialects/metaschedule/", "dialects/iree/"),
     "onnxruntime": ("models/onnx/", "delivery/comparing/contestants.py", "dialects/_sessions.py"),

@@ -9,8 +9,8 @@ from tunery._errors import DialectError, EngineError, WorkError
 from tunery.domain import Artifact, Candidate, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.runtime.calibrate import Entrant
 from tunery.runtime.runtime import Runtime
+from tunery.runtime.slots import Entrant
 from tunery.store import AsyncStore
 from tunery.tuning.work import Work
 

@@ -3,10 +3,8 @@
 Nothing is read before its size is known to be bounded, and what is read is compared with the manifest before it is
 used. So whoever vouches for the manifest, by its digest or its signature, vouches for all that is loaded.
 
-A file may hold a network for several targets. Then the manifest has a list of them (`targets`), each with what is said
-of it alone, and the names of its own members (`files`). What such a file is opened as is the best that runs here.
-One for several shapes has a list of those (`shapes`) in the same way, and is opened as one of them: that of a number,
-else the first.
+The manifest is a list of parts, each a network for one set of shapes and one target, with all that is said of it and
+the names of its members (`files`: the archive's by its own); members stand beside them once, whoever shares them.
 """
 
 import hashlib
@@ -20,15 +18,16 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 from typing_extensions import override
 
-MANIFEST, SIGNATURE, MEMBERS = "manifest.json", "signature.json", "members"
-TARGETS, SHAPES, FILES, INSTRUCTIONS = "targets", "shapes", "files", "instructions"
+MANIFEST, SIGNATURE, PARTS, MEMBERS = "manifest.json", "signature.json", "parts", "members"
+FILES, INSTRUCTIONS = "files", "instructions"
 ACCEPTS, ANY = "accepts", "any_shape"
-"""What the manifest of a model with free dimensions says beside the rest: which shapes it is run for as a matter of
+"""What the part of a model with free dimensions says beside the rest: which shapes it is run for as a matter of
 course, and whether it is run for all others."""
 _MOST_MANIFEST_BYTES = 1 << 24
 _MOST_SIGNATURE_BYTES = 1 << 12
@@ -52,8 +51,8 @@ def vouch(path: Path) -> None:
     _vouched.add(_stamp_of(path.stat()))
 
 
-def _stamp_of(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _Bounded(io.FileIO):
@@ -62,11 +61,11 @@ class _Bounded(io.FileIO):
     def __init__(self, path: Path) -> None:
         # A pipe without a writer would hold up the opening itself.
         super().__init__(path, opener=lambda name, _: os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        found = os.fstat(self.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(self.fileno())
+        if not stat.S_ISREG(status.st_mode):
             self.close()
             raise ArchiveError("it is no regular file")
-        self.size = found.st_size
+        self.size = status.st_size
         self.most_bytes = _MOST_DIRECTORY_BYTES
 
     @override
@@ -79,37 +78,86 @@ class _Bounded(io.FileIO):
 
 
 class Archive:
-    """An open compiled network: its manifest, and its members, each read as the manifest says or not at all.
+    """An open compiled network: its parts, and members, each read as the manifest says or not at all.
 
-    Of a file for several targets, `targets` are the manifests of all, the best first, and `manifest` is that of the
-    best that this processor can run; of the least demanding where it can run none. Else both are the file's own.
-    `shapes` are the manifests of a file for several shapes, of which number `shape` is opened; empty of any other. Each
-    may have targets of its own. With a number of a `target`, `manifest` is that one's, whatever this processor can run.
+    `parts` are the manifests of all. `shapes` are their numbers, together those for the same shapes, first the ones
+    that need the most instructions. `manifest` is that of part `number`: of the first shapes the best that this
+    processor can run, the least demanding where it can run none, unless it is `of` another.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, file: IO[bytes], shape: int = 0, target: int | None = None) -> None:
-        self._zip, self._file = archive, file
-        infos = archive.infolist()
-        self._infos = {info.filename: info for info in infos}
-        if len(self._infos) != len(infos) or len(infos) > _MOST_MEMBERS:
-            raise ArchiveError("it has members twice, or too many")
-        self.signature = self._small(SIGNATURE, _MOST_SIGNATURE_BYTES) if SIGNATURE in self._infos else None
-        self.manifest_bytes = self._small(MANIFEST, _MOST_MANIFEST_BYTES)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = _Bounded(path)
+        try:
+            self._read()
+        except BaseException:
+            self.close()
+            raise
+        groups: dict[str, list[int]] = {}
+        for number, part in enumerate(self.parts):
+            groups.setdefault(json.dumps([part.get("inputs"), ACCEPTS in part]), []).append(number)
+        self.shapes = [sorted(group, key=lambda one: -len(_needed(self.parts[one]))) for group in groups.values()]
+        self.number = self.best(0)
+
+    def _read(self) -> None:
+        try:
+            with zipfile.ZipFile(self._file) as archive:
+                infos = archive.infolist()
+                self._infos = {info.filename: info for info in infos}
+                if len(self._infos) != len(infos) or len(infos) > _MOST_MEMBERS:
+                    raise ArchiveError("it has members twice, or too many")
+                self._file.most_bytes = self._file.size
+                signed = SIGNATURE in self._infos
+                self.signature = self._small(archive, SIGNATURE, _MOST_SIGNATURE_BYTES) if signed else None
+                self.manifest_bytes = self._small(archive, MANIFEST, _MOST_MANIFEST_BYTES)
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise ArchiveError("it is cut short or damaged, or never was one") from error
+        except (NotImplementedError, UnicodeError, RuntimeError) as error:
+            raise ArchiveError(str(error) or "it is damaged") from error
         self.digest = hashlib.sha256(self.manifest_bytes).hexdigest()
         whole = parse(self.manifest_bytes)
-        self._told_of = whole.get(MEMBERS)
-        self.shapes = _parts_in(whole, SHAPES, MOST_SHAPES) if SHAPES in whole else []
-        if self.shapes:
-            if shape >= len(self.shapes):
-                raise ArchiveError("it has not so many shapes")
-            whole = self.shapes[shape]
-        self.targets = _targets_in(whole) if TARGETS in whole else [whole]
-        if target is not None and target >= len(self.targets):
-            raise ArchiveError("it has not so many targets")
-        best = next((one for one in self.targets if not lacking_in(one)), self.targets[-1])
-        self.manifest = best if target is None else self.targets[target]
-        if isinstance(self._told_of, dict) and not self.sizes.keys() <= self._told_of.keys():
+        self.parts = _parts_of(whole)
+        members = whole.get(MEMBERS)
+        if not isinstance(members, dict) or not self.sizes.keys() <= members.keys():
             raise ArchiveError("it has members that its manifest does not name")
+        self._facts: Mapping[str, Any] = members
+
+    def _small(self, archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
+        info = self._infos.get(name)
+        if info is None:
+            raise ArchiveError(f"it has no {name}")
+        if max(info.file_size, info.compress_size) > most_bytes or info.compress_type != zipfile.ZIP_STORED:
+            raise ArchiveError(f"its {name} is larger than {most_bytes} bytes, or compressed")
+        return archive.read(info)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return self.parts[self.number]
+
+    def of(self, number: int) -> "Archive":
+        """Return the same open file as its part of this number."""
+        other = copy(self)
+        other.number = number
+        return other
+
+    def best(self, shape: int) -> int:
+        """Return the part that is run here for the shapes of a number."""
+        numbers = self.shapes[shape]
+        return next((number for number in numbers if not lacking_in(self.parts[number])), numbers[-1])
+
+    @property
+    def here(self) -> "list[Archive]":
+        """The parts that are run here, one for each set of shapes."""
+        return [self.of(self.best(shape)) for shape in range(len(self.shapes))]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -117,118 +165,107 @@ class Archive:
         return {name: info.file_size for name, info in self._infos.items() if name not in {MANIFEST, SIGNATURE}}
 
     def damaged(self) -> list[str]:
-        """Return the members, of all targets and shapes, that are not what the manifest says; it reads the whole file.
+        """Return the members, of all parts, that are not what the manifest says; it reads the whole file."""
+        return [name for name in self.sizes if not self._is_whole(name)]
 
-        Of those that an earlier version wrote without digests the checksums are compared.
-        """
-        told_of = self._told_of if isinstance(self._told_of, dict) else {}
-        return [name for name in self.sizes if not self._is_whole(self._infos[name], told_of.get(name))]
-
-    def _is_whole(self, info: zipfile.ZipInfo, told: object) -> bool:
-        digests = told if isinstance(told, dict) and "sha256" in told else {"sha256": None, "bytes": info.file_size}
-        if info.compress_type != zipfile.ZIP_STORED or not _fits(info, digests):
-            return False
+    def _is_whole(self, name: str) -> bool:
         try:
-            with self._zip.open(info) as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # reads as a file does
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
+            for _ in self._chunks(name):
+                pass
+        except ArchiveError:
             return False
-        return digests["sha256"] in {None, found}
+        return True
 
-    def extract(self, name: str, path: Path, told: Mapping[str, Any] | None = None) -> None:
-        """Write a member to a new file; `told` as for `open`."""
-        with self.open(name, told) as source, path.open("xb") as file:
-            while chunk := source.read(_CHUNK):
-                file.write(chunk)
+    def extract(self, name: str, path: Path) -> None:
+        """Write a member to a new file."""
+        with path.open("xb") as file:
+            file.writelines(self.chunks(name))
 
     def read(self, name: str) -> bytes:
         """Return a member's bytes."""
-        with self.open(name) as source:
-            return b"".join(iter(lambda: source.read(_CHUNK), b""))
+        return b"".join(self.chunks(name))
 
-    @contextmanager
-    def open(self, name: str, told: Mapping[str, Any] | None = None) -> Iterator[IO[bytes]]:
-        """Yield a member's bytes to be read to their end, at which they are compared with the manifest.
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Yield a member's bytes, which are right once all are taken."""
+        return self._chunks(self.member(name))
 
-        `told` is what the manifest says of it, where that is elsewhere: its `sha256`, or only its `crc`.
-        """
-        info, told = self._info(name), self.told(name) if told is None else told
-        if info is None or info.compress_type != zipfile.ZIP_STORED or not _fits(info, told):
-            raise ArchiveError(f"its {name} is not what was written")
-        with self._zip.open(info) as file:
-            hashed = _Hashed(file)
-            yield hashed  # type: ignore[misc]  # reads as a file does
-            if hashed.sha256.hexdigest() != told.get("sha256", hashed.sha256.hexdigest()) or file.read(1):
-                raise ArchiveError(f"its {name} is not what was written")
+    def _chunks(self, member: str) -> Iterator[bytes]:
+        start, size, digest = self._stretch(member)
+        read, sha256 = 0, hashlib.sha256()
+        while chunk := os.pread(self._file.fileno(), min(_CHUNK, size - read), start + read):
+            read += len(chunk)
+            sha256.update(chunk)
+            yield chunk
+        if read != size or sha256.hexdigest() != digest:
+            raise ArchiveError(f"its {member} is not what was written")
 
     def map(self, name: str) -> memoryview:
         """Return a member's bytes where the file lies in memory, whose pages processes share that only read them.
 
         They are compared with the manifest first, and are right while nobody writes to the file: `publish` replaces it.
         """
-        info, told = self._info(name), self.told(name)
-        if info is None or info.compress_type != zipfile.ZIP_STORED or "sha256" not in told or not _fits(info, told):
-            raise ArchiveError(f"its {name} is not what was written")
-        descriptor = self._file.fileno()
-        header = os.pread(descriptor, _HEADER_BYTES, info.header_offset)
-        if len(header) < _HEADER_BYTES or not header.startswith(b"PK\3\4"):
-            raise ArchiveError(f"its {name} is not where it says")
-        start = info.header_offset + _HEADER_BYTES + sum(struct.unpack_from("<HH", header, _HEADER_BYTES - 4))
-        if not info.file_size:
+        member = self.member(name)
+        start, size, digest = self._stretch(member)
+        if not size:
             return memoryview(b"")
-        before = start % mmap.ALLOCATIONGRANULARITY
+        before, descriptor = start % mmap.ALLOCATIONGRANULARITY, self._file.fileno()
         try:
-            whole = mmap.mmap(descriptor, before + info.file_size, access=mmap.ACCESS_COPY, offset=start - before)
+            pages = mmap.mmap(descriptor, before + size, access=mmap.ACCESS_COPY, offset=start - before)
         except ValueError:  # it would end behind the file's end
-            raise ArchiveError(f"its {name} is cut short") from None
-        found = memoryview(whole)[before:]
-        if _stamp_of(os.fstat(descriptor)) not in _vouched and hashlib.sha256(found).hexdigest() != told["sha256"]:
-            raise ArchiveError(f"its {name} is not what was written")
-        return found
+            raise ArchiveError(f"its {member} is cut short") from None
+        content = memoryview(pages)[before:]
+        if _stamp_of(os.fstat(descriptor)) not in _vouched and hashlib.sha256(content).hexdigest() != digest:
+            raise ArchiveError(f"its {member} is not what was written")
+        return content
 
-    def _name(self, name: str) -> str:
+    def member(self, name: str) -> str:
+        """Return what the archive calls a member of this part."""
         names = self.manifest.get(FILES)
-        found = names.get(name, name) if isinstance(names, dict) else name
-        return found if isinstance(found, str) else name
+        own = names.get(name, name) if isinstance(names, dict) else name
+        return own if isinstance(own, str) else name
 
-    def _info(self, name: str) -> zipfile.ZipInfo | None:
-        return self._infos.get(self._name(name))
+    @property
+    def members(self) -> list[str]:
+        """What this part calls its members."""
+        names = self.manifest.get(FILES)
+        return list(names) if isinstance(names, dict) else list(self.sizes)
 
-    def told(self, name: str) -> Mapping[str, Any]:
-        """Return what the manifest says of a member: its `bytes` and `sha256`; nothing where that is not said."""
-        told = self._told_of.get(self._name(name)) if isinstance(self._told_of, dict) else None
-        return told if isinstance(told, dict) and "sha256" in told else {}
+    def facts(self, name: str) -> Mapping[str, Any]:
+        """Return what the manifest says of a member: its `bytes` and `sha256`; nothing of one that is not there."""
+        facts = self._facts.get(self.member(name))
+        return facts if isinstance(facts, dict) else {}
 
-    def _small(self, name: str, most_bytes: int) -> bytes:
-        info = self._infos.get(name)
-        if info is None:
-            raise ArchiveError(f"it has no {name}")
-        if max(info.file_size, info.compress_size) > most_bytes or info.compress_type != zipfile.ZIP_STORED:
-            raise ArchiveError(f"its {name} is larger than {most_bytes} bytes, or compressed")
-        return self._zip.read(info)
+    def _stretch(self, member: str) -> tuple[int, int, str]:
+        """Return where a member begins, its bytes, and the digest that the manifest says it has."""
+        info, facts = self._infos.get(member), self._facts.get(member)
+        if info is None or info.compress_type != zipfile.ZIP_STORED or not isinstance(facts, dict):
+            raise ArchiveError(f"its {member} is not what was written")
+        digest = facts.get("sha256")
+        if facts.get("bytes") != info.file_size or not isinstance(digest, str):
+            raise ArchiveError(f"its {member} is not what was written")
+        header = os.pread(self._file.fileno(), _HEADER_BYTES, info.header_offset)
+        if len(header) < _HEADER_BYTES or not header.startswith(b"PK\3\4"):
+            raise ArchiveError(f"its {member} is not where it says")
+        start = info.header_offset + _HEADER_BYTES + sum(struct.unpack_from("<HH", header, _HEADER_BYTES - 4))
+        return start, info.file_size, digest
 
 
-def _targets_in(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the manifests of a file's targets, those that need the most instructions first."""
-    return sorted(_parts_in(whole, TARGETS, MOST_TARGETS), key=lambda one: -len(_needed(one)))
-
-
-def _parts_in(whole: Mapping[str, Any], kind: str, most: int) -> list[dict[str, Any]]:
-    """Return the manifests in a list of a file's, with what is said of all of them."""
-    told = whole[kind]
-    if not isinstance(told, list) or not 0 < len(told) <= most or not all(isinstance(one, dict) for one in told):
-        raise ArchiveError(f"its {kind} are none, or too many")
-    shared = {name: value for name, value in whole.items() if name != kind}
-    return [{**shared, **one} for one in told]
+def _parts_of(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
+    parts = whole.get(PARTS)
+    if not isinstance(parts, list) or not 0 < len(parts) <= MOST_SHAPES * MOST_TARGETS:
+        raise ArchiveError(f"its {PARTS} are none, or too many")
+    if not all(isinstance(part, dict) for part in parts):
+        raise ArchiveError(f"its {PARTS} are no objects")
+    return parts
 
 
 def _needed(manifest: Mapping[str, Any]) -> Sequence[object]:
-    found = manifest.get(INSTRUCTIONS)
-    return found if isinstance(found, list) else ()
+    needed = manifest.get(INSTRUCTIONS)
+    return needed if isinstance(needed, list) else ()
 
 
 def lacking_in(manifest: Mapping[str, Any]) -> list[str]:
-    """Return which of the instructions that a target's code needs this processor lacks."""
+    """Return which of the instructions that a part's code needs this processor lacks."""
     if not _needed(manifest):
         return []
     from tunery._processor import lacking
@@ -236,61 +273,15 @@ def lacking_in(manifest: Mapping[str, Any]) -> list[str]:
     return lacking(_needed(manifest))
 
 
-def _fits(info: zipfile.ZipInfo, told: Mapping[str, Any]) -> bool:
-    """Whether a member may be what the manifest says; one without a digest is compared with its checksum by zipfile."""
-    return told["bytes"] == info.file_size if "sha256" in told and "bytes" in told else told.get("crc") == info.CRC
-
-
-class _Hashed:
-    """A file whose bytes are hashed as they are read."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.sha256.update(data)
-        return data
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
-@contextmanager
-def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
-    """Open a compiled network; with a `digest`, only if it is its manifest's.
-
-    Behind the digest may be which of a file's shapes and targets is opened (`part_of`).
-    """
-    digest, shape, target = (*digest.split(":"), "", "")[:3]
-    with _Bounded(path) as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                file.most_bytes = file.size  # members are bounded by the directory, the manifest before it is read
-                found = Archive(archive, file, int(shape or 0), int(target) if target else None)
-                if digest and found.digest != digest:
-                    raise ArchiveError("it was replaced while it was being read")
-                yield found
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise ArchiveError("it is cut short or damaged, or never was one") from error
-        except (NotImplementedError, UnicodeError, RuntimeError) as error:
-            raise ArchiveError(str(error) or "it is damaged") from error
-
-
-def part_of(digest: str, shape: int, target: int | None = None) -> str:
-    return f"{digest}:{shape}" if target is None else f"{digest}:{shape}:{target}"
-
-
 def parse(data: bytes) -> dict[str, Any]:
     """Return the JSON object in `data`, which is bounded."""
     try:
-        found = json.loads(data, parse_constant=_refuse_constant)
+        whole = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ArchiveError(f"its {MANIFEST} cannot be read: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(whole, dict):
         raise ArchiveError(f"its {MANIFEST} is no object")
-    return found
+    return whole
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -298,7 +289,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class ArchiveWriter:
-    """Writes a compiled network: members first, then `finish` with what the manifest says of them."""
+    """Writes a compiled network: members first, then `finish` with what the manifest says of its parts."""
 
     def __init__(self, archive: zipfile.ZipFile, file: "_HashedBeside") -> None:
         self._zip, self._file = archive, file
@@ -314,21 +305,20 @@ class ArchiveWriter:
             while chunk := file.read(_CHUNK):
                 writer.write(chunk)
 
-    def copy(self, archive: Archive, name: str, as_name: str = "") -> str:
-        """Copy a member of another archive; return its name here.
-
-        With `as_name` it gets that name, unless a member here has the same bytes, whose name is returned.
-        """
-        with archive.open(name) as file:
-            told = archive.told(name)
-            if as_name and (known := next((known for known, one in self._members.items() if one == told), "")):
-                while file.read(_CHUNK):
-                    pass
-                return known
-            with self.member(as_name or name) as member:
-                while chunk := file.read(_CHUNK):
+    def copy(self, archive: Archive, name: str, as_name: str) -> str:
+        """Copy a member of another archive, unless one here has the same bytes; return the name of either here."""
+        facts = archive.facts(name)
+        equal = next((member for member, ours in self._members.items() if ours == facts), "")
+        if not equal:
+            with self.member(as_name) as member:
+                for chunk in archive.chunks(name):
                     member.write(chunk)
-        return as_name or name
+        return equal or as_name
+
+    def copy_part(self, part: Archive, folder: str, without: str = "") -> dict[str, Any]:
+        """Copy the members of a part, but one; return what to say of it here."""
+        names = (name for name in part.members if name != without)
+        return {**part.manifest, FILES: {name: self.copy(part, name, f"{folder}/{name}") for name in names}}
 
     @contextmanager
     def member(self, name: str) -> Iterator["MemberWriter"]:
@@ -341,9 +331,9 @@ class ArchiveWriter:
         info.extra = b""  # the directory, which is bounded, goes without the padding
         self._members[name] = {"bytes": writer.size, "sha256": writer.sha256.hexdigest()}
 
-    def finish(self, manifest: Mapping[str, Any]) -> None:
+    def finish(self, *parts: Mapping[str, Any]) -> None:
         """Write the manifest, with the members' sizes and digests."""
-        self._zip.writestr(_info(MANIFEST), _manifest_bytes({**manifest, MEMBERS: self._members}))
+        self._zip.writestr(_info(MANIFEST), _manifest_bytes({PARTS: parts, MEMBERS: self._members}))
 
 
 def _manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
@@ -413,9 +403,10 @@ def new_archive(path: Path) -> Iterator[ArchiveWriter]:
 
 
 def extend_manifest(path: Path, facts: Mapping[str, Any]) -> None:
-    """Add `facts` to the manifest of a compiled network that is not signed; its other members stay where they are."""
-    with open_archive(path) as source:
-        manifest = {**parse(source.manifest_bytes), **facts}
+    """Add `facts` to the parts of a compiled network that is not signed; its other members stay where they are."""
+    with Archive(path) as source:
+        whole = parse(source.manifest_bytes)
+        manifest = {**whole, PARTS: [{**part, **facts} for part in source.parts]}
         if source.signature is not None:
             raise ArchiveError("it is signed")
     with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:

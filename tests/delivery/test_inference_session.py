@@ -106,7 +106,8 @@ def test_a_file_that_lies_is_refused(change: dict[str, object], files: tuple[Pat
         for name in given.namelist():
             data = given.read(name)
             if name == "manifest.json":
-                data = json.dumps({**json.loads(data), **change}).encode()
+                manifest = json.loads(data)
+                data = json.dumps({**manifest, "parts": [{**manifest["parts"][0], **change}]}).encode()
             made.writestr(name, data)
     with pytest.raises(UsageError):
         tunery.load_compiled(tmp_path / "lie.tunery")

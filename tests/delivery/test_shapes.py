@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tunery
-from tunery._archive import new_archive, open_archive
+from tunery._archive import Archive, new_archive
 from tunery._errors import UsageError
 from tunery.delivery.files.inspection import inspect
 from tunery.delivery.files.signing import create_key
@@ -150,12 +150,12 @@ def test_what_takes_the_place_of_a_file_does_not_matter_once_it_is_loaded(files:
 
 def rewritten(file: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """Write a copy with another second shape in its manifest."""
-    with open_archive(file) as archive, new_archive(path) as made:
+    with Archive(file) as archive, new_archive(path) as made:
         for name in archive.sizes:
-            made.copy(archive, name)
-        whole = json.loads(archive.manifest_bytes)
-        change(whole["shapes"][1])
-        made.finish(whole)
+            made.copy(archive, name, name)
+        parts = json.loads(archive.manifest_bytes)["parts"]
+        change(parts[1])
+        made.finish(*parts)
     return path
 
 
@@ -249,8 +249,8 @@ def needing(file: Path, path: Path) -> Path:
             data = old.read(name)
             if name == "manifest.json":
                 manifest = json.loads(data)
-                for shape in manifest["shapes"]:
-                    shape["targets"][0]["instructions"].append("sve")
+                for part in manifest["parts"]:
+                    part["instructions"] += ["sve"] * (part["threads"] == 1)
                 data = json.dumps(manifest).encode()
             new.writestr(name, data)
     return path

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tunery
+from tunery._archive import Archive
 from tunery._errors import UsageError
 from tunery.delivery.files.signing import create_key, read_key, sign
 from tunery.domain.request import CompileOptions, Request
@@ -62,7 +63,7 @@ def test_what_is_not_signed_is_not_trusted(key: Path, tmp_path: Path) -> None:
 
 def changed_manifest(members: dict[str, bytes]) -> None:
     manifest = json.loads(members["manifest.json"])
-    manifest["target"]["threads"] = 2
+    manifest["parts"][0]["target"]["threads"] = 2
     members["manifest.json"] = json.dumps(manifest).encode()
 
 
@@ -106,13 +107,16 @@ def test_a_file_that_is_replaced_once_its_signature_was_checked_is_not_loaded(
     signed: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evil, load = compiled(tmp_path / "evil.tunery", tasks=2), FakeDialect.load_network
+    inputs = len(tunery.load_compiled(signed).inputs)
 
-    def replaced(self: FakeDialect, path: Path, *options: object) -> object:
-        shutil.copyfile(evil, path)
-        return load(self, path, *options)  # type: ignore[arg-type]
+    def replaced(self: FakeDialect, archive: Archive, *options: object) -> object:
+        shutil.copyfile(evil, tmp_path / "other")
+        (tmp_path / "other").replace(archive.path)
+        return load(self, archive, *options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FakeDialect, "load_network", replaced)
-    with pytest.raises(tunery.TuneryError, match="replaced"):
+    assert len(tunery.load_compiled(signed, trusted=f"{key}.pub").inputs) == inputs
+    with pytest.raises(tunery.TuneryError, match="not signed"):
         tunery.load_compiled(signed, trusted=f"{key}.pub")
 
 

@@ -68,7 +68,7 @@ def needing(source: Path, path: Path, *foreign: int) -> Path:
             data = old.read(name)
             if name == "manifest.json":
                 manifest = json.loads(data)
-                for target in manifest["targets"]:
+                for target in manifest["parts"]:
                     target["instructions"] += [FOREIGN] if target["threads"] in foreign else []
                 data = json.dumps(manifest).encode()
             new.writestr(name, data)

@@ -46,7 +46,7 @@ def _pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     request = Request("zoo:mlp-mnist", threads=1, store=f"sqlite:///{place / 'store.db'}")
     compile_model(request, one, CompileOptions(predict=True))
     assert inspect(one).members["weights.bin"] > 0
-    return one, rewritten(one, other, lambda _, manifest: manifest["instructions"].pop())
+    return one, rewritten(one, other, lambda _, manifest: manifest["parts"][0]["instructions"].pop())
 
 
 def refused(read: Callable[[Path], object], path: Path) -> str:
@@ -85,7 +85,7 @@ def rewritten(file: Path, path: Path, change: Callable[[dict[str, bytes], dict[s
 
 
 def test_a_newer_format_is_refused(file: Path, tmp_path: Path) -> None:
-    newer = rewritten(file, tmp_path / "newer", lambda _, manifest: manifest.update(format=99))
+    newer = rewritten(file, tmp_path / "newer", lambda _, manifest: manifest["parts"][0].update(format=99))
     assert "99" in refused(tunery.load_compiled, newer)
 
 
@@ -121,7 +121,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_a_manifest_says_is_not_believed(what: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
     one, other = pair
-    path = rewritten(one, tmp_path / "lies", lambda _, manifest: HOSTILE[what](manifest))
+    path = rewritten(one, tmp_path / "lies", lambda _, manifest: HOSTILE[what](manifest["parts"][0]))
     refused(lambda bad: tunery.load_compiled(tunery.combine([bad, other], tmp_path / "made")), path)
     refused(lambda bad: tunery.load_compiled(tunery.combine([other, bad], tmp_path / "made")), path)
     for read in (tunery.load_compiled, lambda bad: tunery.bundle(bad, tmp_path / "made.dir")):

@@ -490,8 +490,8 @@ class TestAnotherDigest(Base):
 
 
 class OneThread(Able):
-    def load_network(self, path, threads=None, digest=""):
-        return super().load_network(path, 1, digest)
+    def load_network(self, archive, threads=None):
+        return super().load_network(archive, 1)
 
 
 class TestOneThread(Base):
@@ -929,24 +929,14 @@ class TestStaysCold(Base):
 class Networks(Able):
     network = FakeCompiledNetwork
 
-    def load_network(self, path, threads=None, digest=""):
-        found = super().load_network(path, threads, digest)
+    def load_network(self, archive, threads=None):
+        found = super().load_network(archive, threads)
         found.__class__ = self.network
         return found
 
 
-class AnyDigest(Able):
-    def load_network(self, path, threads=None, digest=""):
-        return super().load_network(path, threads)
-
-
-class TestAnyDigest(Base):
-    made = AnyDigest
-    expected = "test_only_the_file_of_the_digest_is_loaded"
-
-
 class BundlesNothing(FakeDialect):
-    def bundle(self, path, directory, digest="", runtime=None):
+    def bundle(self, archive, directory, runtime=None):
         pass
 
 
@@ -956,8 +946,8 @@ class TestBundlesNothing(Base):
 
 
 class CombinesAnything(FakeDialect):
-    def combine(self, files, output):
-        output.write_bytes(next(iter(files)).read_bytes())
+    def combine(self, parts, writer):
+        return [writer.copy_part(parts[0], "0")]
 
 
 class TestCombinesAnything(Base):
@@ -1036,8 +1026,8 @@ class TestGuesses(Base):
 
 
 class Nameless(Able):
-    def load_network(self, path, threads=None, digest=""):
-        found = super().load_network(path, threads, digest)
+    def load_network(self, archive, threads=None):
+        found = super().load_network(archive, threads)
         found.inputs, found.outputs = found.outputs, found.inputs
         return found
 

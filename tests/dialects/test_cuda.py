@@ -12,6 +12,7 @@ from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alo
 
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
 from tunery._sandbox import landlock_version
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import Device, open_device
 from tunery.dialects.kernels.cuda import CudaDialect
 from tunery.dialects.kernels.kernel_file import read_kernel
@@ -402,7 +403,7 @@ def test_without_a_gpu_a_kernel_is_compiled_and_said_not_to_be_measured(tmp_path
         dialect.load(task, built, open_device("cuda"))
     dialect.compile(dialect.own_network(str(path)), target, {}, tmp_path / "product.tunery")
     with pytest.raises(UsageError, match="cannot be run here"):
-        dialect.load_network(tmp_path / "product.tunery")
+        load_compiled(tmp_path / "product.tunery")
 
 
 @pytest.mark.parametrize("name", ["matmul_cuda", "matmul_half_cuda", "transpose_cuda"])

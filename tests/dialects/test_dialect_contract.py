@@ -38,7 +38,8 @@ def test_each_parameter_that_is_ignored_is_noticed(tmp_path: Path) -> None:
     planted = {contract_ignored.mutant(*each): each for each in surface() if each[2]}
     assert len(planted) >= 60
     ignored = {planted[name] for name in planted.keys() - {name for name, _ in caught}}
-    assert ignored == {("Space", "forget", "task")}, run  # what was freed is not seen from outside
+    # What was freed is not seen from outside; the scripted dialect's files have no members to write.
+    assert ignored == {("Space", "forget", "task"), ("NetworkCompiler", "combine", "writer")}, run
     assert "FAILED" in run, run
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fake_tools import inputs_of, kernel_of, right, tasks_of
 
+from tunery._archive import ArchiveError
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import open_device
 from tunery.dialects import Observation, get_dialect
@@ -218,7 +219,7 @@ def test_a_torn_artifact_is_refused(content: str, tmp_path: Path) -> None:
     built.path.write_text(content)
     with pytest.raises(DialectError):
         dialect.load(task, built, open_device("cpu"))
-    with pytest.raises(DialectError):
+    with pytest.raises(ArchiveError):
         dialect.run_compiled(str(built.path), [])
 
 

@@ -17,7 +17,9 @@ import pytest
 from metaschedule_models import small_network
 
 import tunery
+from tunery._archive import Archive
 from tunery._errors import DialectError, ModelError, TargetError
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Array, Kernel, TaskSource, get_dialect
 from tunery.dialects.iree import IreeDialect
@@ -187,7 +189,8 @@ def test_a_delivered_network_holds_what_stock_iree_takes(tmp_path: Path) -> None
     compiled = dialect.compile(network, target, chosen, tmp_path / "network.bin")
     place = tmp_path / "bundle"
     place.mkdir()
-    dialect.bundle(tmp_path / "network.bin", place)
+    with Archive(tmp_path / "network.bin") as archive:
+        dialect.bundle(archive, place)
     names = {path.name for path in place.iterdir()}
     assert {"network.vmfb", "README.md", "tuning.mlir"} <= names
     spec = dialect.texts(tmp_path / "network.bin")[".mlir"]
@@ -228,7 +231,7 @@ def test_a_network_of_any_name_and_types_becomes_tasks_and_runs(graph: str, tmp_
     assert [task.tunable for task in dialect.extract(network, target)].count(True) == 1
     dialect.compile(network, target, {}, tmp_path / "network.bin")
     image = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    [places] = dialect.load_network(tmp_path / "network.bin")(image)
+    [places] = load_compiled(tmp_path / "network.bin")(image)
     np.testing.assert_array_equal(places, np.stack(np.nonzero(image)))
 
 

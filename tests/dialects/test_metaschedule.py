@@ -10,6 +10,7 @@ import pytest
 from metaschedule_models import small_network
 
 from tunery._errors import DialectError, TargetError
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Array, Dialect, Observation, get_dialect
 from tunery.dialects.metaschedule import MetaScheduleDialect
@@ -170,7 +171,7 @@ class TestMetaScheduleContract(DialectContract):
                 chosen[task.workload.key] = proposed[0]
         compiled = dialect.compile(network, target, chosen, tmp_path / "small.tunery")
         assert {key for key, candidate in compiled.coverage.items() if candidate} == set(chosen)
-        ours = dialect.load_network(tmp_path / "small.tunery")
+        ours = load_compiled(tmp_path / "small.tunery")
         image = np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)
         ids = np.array([7])
         session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])

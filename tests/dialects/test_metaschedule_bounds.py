@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.domain import Candidate, Network, Target, Task
@@ -58,7 +59,7 @@ def test_a_look_up_reads_nothing_else(case: str, dialect: Dialect, target: Targe
     near = np.resize(np.array([0, -1, 4, -5, 2]), shape)
     network = _network(tmp_path, node, {"x": _data(), "at": near}, {})
     dialect.compile(network, target, {}, tmp_path / "made")
-    compiled = dialect.load_network(tmp_path / "made")
+    compiled = load_compiled(tmp_path / "made")
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [wanted] = session.run(None, {"x": _data(), "at": near})
     np.testing.assert_array_equal(compiled(_data(), near)[0], wanted)
@@ -73,7 +74,7 @@ def test_what_is_put_in_places_goes_nowhere_else(case: str, dialect: Dialect, ta
     network = _network(tmp_path, node, {"x": _data(), "new": new}, {"at": _far(shape)})
     made = dialect.compile(network, target, {}, tmp_path / "made")
     assert not made.elsewhere
-    [found] = dialect.load_network(tmp_path / "made")(_data(), new)
+    [found] = load_compiled(tmp_path / "made")(_data(), new)
     assert np.isin(found, [*_data().flat, -1.0]).all()
 
 

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import get_dialect
 from tunery.domain import Network, Task, TensorSpec
 
@@ -66,7 +67,7 @@ def test_a_clip_is_fused_into_its_convolution_and_keeps_its_meaning(case: str, t
     image = np.random.default_rng(0).standard_normal(_SHAPE).astype(np.float32)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     expected = session.run(None, {"image": image})[0]
-    got = dialect.load_network(tmp_path / "clips.tunery")(image)[0]
+    got = load_compiled(tmp_path / "clips.tunery")(image)[0]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 

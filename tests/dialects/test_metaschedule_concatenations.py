@@ -10,6 +10,7 @@ from metaschedule_models import write_network
 from onnx import helper
 
 from tunery._errors import DialectError
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search import proposer
@@ -91,7 +92,7 @@ def test_each_array_has_a_loop_of_its_own_and_the_network_computes_the_same(
     arrays = make_inputs(network.inputs, 3)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [theirs] = session.run(None, {"x": arrays[0]})
-    [result] = dialect.load_network(tmp_path / "compiled")(*arrays)
+    [result] = load_compiled(tmp_path / "compiled")(*arrays)
     np.testing.assert_allclose(result, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
 
 

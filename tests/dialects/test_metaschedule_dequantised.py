@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.variants import place_sums
@@ -109,7 +110,7 @@ def test_a_quantised_network_is_native_and_right(how: str, target: str, tmp_path
     made = dialect.compile(prepared, dialect.resolve_target(target, 1), {}, tmp_path / "n.tunery")
     assert not made.elsewhere
     x = image(9)
-    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(x)
+    [ours] = load_compiled(tmp_path / "n.tunery", 1)(x)
     [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, atol=STEP * float(np.ptp(theirs)))
 
@@ -144,7 +145,7 @@ def test_integers_are_the_same_to_the_last(kind: str, attributes: dict[str, Any]
     assert not made.elsewhere
     rng = np.random.default_rng(6)
     feed = {"x": rng.integers(0, 256, prepared.inputs[0].shape).astype(np.uint8), "zero": np.array(117, np.uint8)}
-    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(*feed.values())
+    [ours] = load_compiled(tmp_path / "n.tunery", 1)(*feed.values())
     [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feed)
     np.testing.assert_array_equal(ours, theirs)
 
@@ -165,7 +166,7 @@ def quantising(folder: Path, shape: tuple[int, ...]) -> Network:
 def test_values_are_quantised_by_their_range(shape: tuple[int, ...], tmp_path: Path) -> None:
     network, dialect = quantising(tmp_path, shape), MetaScheduleDialect()
     dialect.compile(network, dialect.resolve_target("native", 1), {}, tmp_path / "n.tunery")
-    ours = dialect.load_network(tmp_path / "n.tunery", 1)
+    ours = load_compiled(tmp_path / "n.tunery", 1)
     theirs = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     spread = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     for x in (spread, np.abs(spread) + 1, -np.abs(spread), np.zeros(shape, np.float32)):

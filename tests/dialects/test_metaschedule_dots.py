@@ -7,8 +7,9 @@ import pytest
 from byte_products import data, expected, with_dots, write_product
 
 from tunery._errors import TargetError
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects.metaschedule import MetaScheduleDialect
-from tunery.dialects.metaschedule.loading.transforms import transformed, transformed_shape
+from tunery.dialects.metaschedule.loading.preparing import transformed, transformed_shape
 from tunery.models import prepare
 
 pytestmark = pytest.mark.tvm
@@ -39,5 +40,5 @@ def test_sums_are_exact_at_the_ends_of_their_range(processor: str, kind: str, tm
     assert chosen
     dialect.compile(network, target, chosen, tmp_path / "n.tunery")
     x = data(kind)
-    [found] = dialect.load_network(tmp_path / "n.tunery", 1)(x)
+    [found] = load_compiled(tmp_path / "n.tunery", 1)(x)
     np.testing.assert_array_equal(found, expected(x))

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
@@ -76,7 +77,7 @@ def test_they_are_native_and_right(tmp_path: Path, sizes: tuple[int, ...], block
     made = dialect.compile(prepared, dialect.resolve_target("native", 1), {}, tmp_path / "n.tunery")
     assert not made.elsewhere
     x = data_of(sizes)
-    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(x)
+    [ours] = load_compiled(tmp_path / "n.tunery", 1)(x)
     [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
@@ -108,7 +109,7 @@ def test_every_schedule_is_right(tmp_path: Path, sizes: tuple[int, ...], zeros: 
     dialect.compile(prepared, target, {task.workload.key: chosen[0]}, tmp_path / "n.tunery")
     x = data_of(sizes)
     [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(x)
+    [ours] = load_compiled(tmp_path / "n.tunery", 1)(x)
     np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
 
@@ -144,7 +145,7 @@ def test_dequantised_weights_stay_in_4_bits(tmp_path: Path, gemm: bool, signed: 
     assert not made.elsewhere
     data = data_of((5, depth, channels))
     [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": data})
-    [ours] = dialect.load_network(tmp_path / "n.tunery", 1)(data)
+    [ours] = load_compiled(tmp_path / "n.tunery", 1)(data)
     np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
 
 

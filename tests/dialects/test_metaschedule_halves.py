@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.importing import lowering
 from tunery.dialects.metaschedule.importing.halves import in_single
@@ -69,7 +70,7 @@ def test_all_between_inputs_and_outputs_is_computed_in_single(border: str, diale
     compiled = dialect.compile(network, target, {}, tmp_path / "compiled")
     assert bool(compiled.elsewhere) == (border == "a segment")
     x = np.random.default_rng(1).standard_normal((16, 24)).astype(np.float16)
-    found = dialect.load_network(tmp_path / "compiled")(x)
+    found = load_compiled(tmp_path / "compiled")(x)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     for ours, theirs in zip(found, session.run(None, {"x": x}), strict=True):
         assert ours.dtype == theirs.dtype
@@ -97,7 +98,7 @@ def test_an_output_in_half_precision_may_have_a_size_that_depends_on_the_data(di
     assert len(compiled.elsewhere) == 1
     x = np.random.default_rng(1).standard_normal((16, 24)).astype(np.float16)
     chosen = np.arange(16) % 3 == 0
-    product, kept = dialect.load_network(tmp_path / "compiled")(x, chosen)
+    product, kept = load_compiled(tmp_path / "compiled")(x, chosen)
     np.testing.assert_allclose(product, x.astype(np.float32) @ weights.astype(np.float32), rtol=5e-3, atol=5e-3)
     np.testing.assert_array_equal(kept, x[chosen])
 
@@ -130,7 +131,7 @@ def test_a_whole_power_is_rounded_once(dialect: Dialect, tmp_path: Path, monkeyp
     network = prepare(str(path), {}, tmp_path)
     dialect.compile(network, dialect.resolve_target("native", 1), {}, tmp_path / "compiled")
     x = np.linspace(0.5, 1.5, 64).astype(np.float16)
-    [found] = dialect.load_network(tmp_path / "compiled")(x)
+    [found] = load_compiled(tmp_path / "compiled")(x)
     np.testing.assert_array_max_ulp(found, (x.astype(np.float64) ** 7).astype(np.float16), maxulp=1)
 
 

@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tunery._archive import open_archive
+from tunery._archive import Archive
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule.codegen.compilation import compile_network
 from tunery.dialects.metaschedule.importing.lowering import lower
-from tunery.dialects.metaschedule.loading.network import TvmNetwork
 from tunery.domain import Network, TensorSpec
 
 pytestmark = pytest.mark.tvm
@@ -69,11 +69,11 @@ def test_large_weights_are_kept_beside_the_code_whoever_scheduled_it(network: Ne
     target = get_dialect("metaschedule").resolve_target("native", 1)
     made = tmp_path / "made"
     compile_network(network, target, {}, made)
-    with open_archive(made) as archive:
+    with Archive(made) as archive:
         assert archive.sizes["network.so"] < 1 << 20
     ids = np.array([[1, -ROWS, 7]], np.int64)
     [theirs] = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"]).run(None, {"ids": ids})
-    [ours] = TvmNetwork(made)(ids)
+    [ours] = load_compiled(made)(ids)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 

@@ -9,6 +9,7 @@ import pytest
 from metaschedule_models import write_network
 from onnx import helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect
 from tunery.domain import Network
 from tunery.measuring.inputs import make_inputs
@@ -55,7 +56,7 @@ def assert_same(dialect: Dialect, network: Network, directory: Path) -> None:
     [theirs] = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"]).run(
         None, {"x": inputs[0]}
     )
-    [ours] = dialect.load_network(directory / "compiled")(*inputs)
+    [ours] = load_compiled(directory / "compiled")(*inputs)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
 
 

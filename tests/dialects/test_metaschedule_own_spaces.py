@@ -8,6 +8,7 @@ import pytest
 from metaschedule_models import convolution_network, write_network
 from onnx import helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
@@ -95,7 +96,7 @@ def test_what_its_designs_compute_is_what_the_network_computes(
     arrays = make_inputs(network.inputs, 3)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [theirs] = session.run(None, {spec.name: array for spec, array in zip(network.inputs, arrays, strict=True)})
-    [ours] = dialect.load_network(tmp_path / "compiled")(*arrays)
+    [ours] = load_compiled(tmp_path / "compiled")(*arrays)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunery.dialects.metaschedule.loading import packing
-from tunery.dialects.metaschedule.loading.packing import Index, pack
+from tunery.dialects.metaschedule.loading import preparing
+from tunery.dialects.metaschedule.loading.preparing import Index, pack
 
 pytestmark = pytest.mark.tvm
 
@@ -55,8 +55,8 @@ WRITTEN = {"two axes in one", "backwards", "with room left", "in a corner"}
 @pytest.mark.parametrize("name", CASES)
 def test_every_element_is_where_its_indices_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     orders: list[Any] = []
-    split_axes = packing._split_axes
-    monkeypatch.setattr(packing, "_split_axes", lambda *given: orders.append(split_axes(*given)) or orders[-1])
+    split_axes = preparing._split_axes
+    monkeypatch.setattr(preparing, "_split_axes", lambda *given: orders.append(split_axes(*given)) or orders[-1])
     shape, target, indices = CASES[name]
     source = np.arange(1, 1 + math.prod(shape), dtype=np.float32).reshape(shape)
     wanted = np.zeros(target, np.float32)
@@ -67,6 +67,6 @@ def test_every_element_is_where_its_indices_say(name: str, monkeypatch: pytest.M
     np.testing.assert_array_equal(packed, wanted)
     assert packed.flags.c_contiguous
     assert not np.shares_memory(packed, source)
-    np.testing.assert_array_equal(packing.unpack(packed, shape, indices), source)
+    np.testing.assert_array_equal(preparing.unpack(packed, shape, indices), source)
     room = np.full(target, np.nan, np.float32)
     np.testing.assert_array_equal(pack(source, target, indices, lambda *_: room), wanted)

@@ -14,14 +14,14 @@ import onnxruntime
 import pytest
 from metaschedule_models import convolution_network, small_network
 
-from tunery._archive import new_archive, open_archive
+from tunery._archive import Archive, new_archive
 from tunery._errors import UsageError
 from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Array, Built, Dialect, get_dialect
 from tunery.dialects.metaschedule.codegen import compilation
 from tunery.dialects.metaschedule.loading import weights
-from tunery.dialects.metaschedule.loading.packing import Index
+from tunery.dialects.metaschedule.loading.preparing import Index
 from tunery.dialects.metaschedule.loading.weights import Weight, map_weights, write_weights
 from tunery.domain import Candidate, Network, Target, Task
 from tunery.measuring.inputs import make_inputs
@@ -42,11 +42,11 @@ class Case:
 
     def outputs(self, file: Path) -> list[Array]:
         image = np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)
-        return self.dialect.load_network(file)(image, np.array([7]))
+        return load_compiled(file)(image, np.array([7]))
 
     def kernels(self, file: Path, *, by_workload: bool = False) -> set[str]:
         """Return what is called in the network: names in the library, or workloads where that is known."""
-        image, network = np.zeros((1, 16, 12, 12), np.float32), self.dialect.load_network(file)
+        image, network = np.zeros((1, 16, 12, 12), np.float32), load_compiled(file)
         if not by_workload:
             network._workloads = {}  # type: ignore[attr-defined]
         return set(network.profile([image, np.array([7])]))
@@ -101,7 +101,7 @@ def test_weights_that_grow_much_are_in_the_file_as_in_the_model_and_transformed_
     for name, parts in (("plain", {}), ("linked", {task.workload.key: part})):
         dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / name, parts)
     [image] = make_inputs(network.inputs, 3)
-    [ours], [theirs] = (dialect.load_network(tmp_path / name)(image) for name in ("linked", "plain"))
+    [ours], [theirs] = (load_compiled(tmp_path / name)(image) for name in ("linked", "plain"))
     np.testing.assert_array_equal(ours, theirs)
     size = 4 * 32 * 32 * 3 * 3
     manifest, place = opened(tmp_path / "linked")
@@ -117,11 +117,11 @@ def test_weights_that_grow_much_are_in_the_file_as_in_the_model_and_transformed_
 
 def opened(file: Path) -> tuple[dict[str, Any], zipfile.ZipInfo]:
     with zipfile.ZipFile(file) as archive:
-        return json.loads(archive.read("manifest.json")), archive.getinfo(weights.WEIGHTS)
+        return json.loads(archive.read("manifest.json"))["parts"][0], archive.getinfo(weights.WEIGHTS)
 
 
 def _without_weights(told: dict[str, Any]) -> None:
-    del told["weights"]
+    del told["parts"][0]["weights"]
 
 
 def _of_another_network(told: dict[str, Any]) -> None:
@@ -129,19 +129,19 @@ def _of_another_network(told: dict[str, Any]) -> None:
 
 
 def _too_few(told: dict[str, Any]) -> None:
-    del told["weights"]["arrays"][-1]
+    del told["parts"][0]["weights"]["arrays"][-1]
 
 
 def _at_another_place(told: dict[str, Any]) -> None:
-    told["weights"]["arrays"][-1]["offset"] += 4
+    told["parts"][0]["weights"]["arrays"][-1]["offset"] += 4
 
 
 def _of_another_type(told: dict[str, Any]) -> None:
-    told["weights"]["arrays"][0]["dtype"] = "no type"
+    told["parts"][0]["weights"]["arrays"][0]["dtype"] = "no type"
 
 
 def _of_another_shape(told: dict[str, Any]) -> None:
-    told["weights"]["arrays"][0]["shape"] = [1 << 30]
+    told["parts"][0]["weights"]["arrays"][0]["shape"] = [1 << 30]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_an_array_of_several_weights_is_kept_once_for_each_preparation(tmp_path:
             told = write_weights(member, several)
         archive.finish(told)
     assert len({one["offset"] for one in told["arrays"]}) == 4
-    with open_archive(tmp_path / "zip") as opened:
+    with Archive(tmp_path / "zip") as opened:
         assert opened.sizes[weights.WEIGHTS] < 4 * (64 * 80 * 2 + 64 * 96 + 5) + 4 * 64
         found = map_weights(opened.map(weights.WEIGHTS), json.loads(json.dumps(told))["arrays"])
     for ours, weight in zip(found, several, strict=True):
@@ -231,13 +231,13 @@ def test_weights_of_several_targets_are_kept_once(tmp_path: Path) -> None:
             with archive.member(weights.WEIGHTS) as member:
                 files.append(json.loads(json.dumps(write_weights(member, several)))["arrays"])
             archive.finish({})
-    with open_archive(tmp_path / "0") as one, open_archive(tmp_path / "1") as other:
+    with Archive(tmp_path / "0") as one, Archive(tmp_path / "1") as other:
         given = [(file.map(weights.WEIGHTS), told) for file, told in zip((one, other), files, strict=True)]
         with new_archive(tmp_path / "both") as archive:
             with archive.member(weights.WEIGHTS) as member:
                 told = weights.write_shared(member, given)
             archive.finish({})
-    with open_archive(tmp_path / "both") as opened:
+    with Archive(tmp_path / "both") as opened:
         once = 4 * (64 * 80 + 36 * 32 * 64 + 32 * 64)
         assert opened.sizes[weights.WEIGHTS] < once + 3 * 64
         for several, here in zip(targets, json.loads(json.dumps(told)), strict=True):

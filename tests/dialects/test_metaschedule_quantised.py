@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
@@ -75,7 +76,7 @@ def compared(path: Path, x: Array, folder: Path) -> tuple[Array, Array]:
     network = prepare(str(path), {}, folder)
     made = dialect.compile(network, dialect.resolve_target("native", 1), {}, folder / "n.tunery")
     assert not made.elsewhere
-    [ours] = dialect.load_network(folder / "n.tunery", 1)(x)
+    [ours] = load_compiled(folder / "n.tunery", 1)(x)
     [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     return np.asarray(ours), np.asarray(theirs)
 
@@ -205,7 +206,7 @@ def test_what_the_designs_of_dot_products_compute_is_exact(
     dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "compiled")
     x = _image(*shape)
     [theirs] = onnxruntime.InferenceSession(network.source, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    np.testing.assert_array_equal(dialect.load_network(tmp_path / "compiled", 1)(x)[0], theirs)
+    np.testing.assert_array_equal(load_compiled(tmp_path / "compiled", 1)(x)[0], theirs)
 
 
 @pytest.mark.parametrize("shape", [(4,), (1, 4), (4, 1), (1,)])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from random_graphs import RandomGraph, graphs, run
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect
 from tunery.domain import Target
 from tunery.models import prepare
@@ -28,7 +29,7 @@ def agree(graph: RandomGraph, dialect: Dialect, target: Target) -> None:
         onnx.save(model, path)
         network = prepare(str(path), {}, Path(place))
         dialect.compile(network, target, {}, made)
-        found = dialect.load_network(made, 1)(*(graph.values[spec.name] for spec in network.inputs))
+        found = load_compiled(made, 1)(*(graph.values[spec.name] for spec in network.inputs))
     wanted = run(model, graph.feed())
     for spec, ours, theirs in zip(network.outputs, found, wanted, strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), spec.name

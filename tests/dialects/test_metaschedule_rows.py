@@ -8,6 +8,7 @@ import pytest
 from metaschedule_models import write_network
 from onnx import helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -127,7 +128,7 @@ def test_a_network_with_it_computes_the_same(dialect: Dialect, target: Target, t
     [candidate] = SurrogateProposer(task, space_of(task, NAME), [], None, 0).propose(1)
     dialect.compile(network, target, {task.workload.key: candidate}, tmp_path / "net")
     [x] = make_inputs(network.inputs, 3)
-    [ours] = dialect.load_network(tmp_path / "net")(x)
+    [ours] = load_compiled(tmp_path / "net")(x)
     [theirs] = onnxruntime.InferenceSession(network.path).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect
 from tunery.domain import Target
 from tunery.models import prepare
@@ -105,7 +106,7 @@ def test_an_extreme_that_is_compared_may_be_infinite(
     onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), tmp_path / "one.onnx")
     network = replace(prepare(str(tmp_path / "one.onnx"), {}, tmp_path), elsewhere=elsewhere)
     assert len(dialect.compile(network, target, {}, tmp_path / "one.tunery").elsewhere) == len(elsewhere)
-    y, z = dialect.load_network(tmp_path / "one.tunery")(x)
+    y, z = load_compiled(tmp_path / "one.tunery")(x)
     reduced = (np.max if operator == "ReduceMax" else np.min)(x, axis=2, keepdims=bool(keep))
     np.testing.assert_array_equal(y, reduced)
     np.testing.assert_array_equal(z, reduced == end)
@@ -139,7 +140,7 @@ def test_it_computes_what_onnx_runtime_does(
     compiled = dialect.compile(network, target, {}, tmp_path / "one.tunery")
     left = (operator == "Det" and x.shape[-1] > 3) or {"across_channels", "sorted", "spatial_scale"} & {*attributes}
     assert bool(compiled.elsewhere) == bool(left)
-    for ours, theirs in zip(dialect.load_network(tmp_path / "one.tunery")(x), wanted, strict=True):
+    for ours, theirs in zip(load_compiled(tmp_path / "one.tunery")(x), wanted, strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -163,5 +164,5 @@ def test_a_number_that_is_rounded_stays_so_when_it_is_widened(
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
     [wanted] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     dialect.compile(prepare(str(path), {}, tmp_path), target, {}, tmp_path / "one.tunery")
-    [ours] = dialect.load_network(tmp_path / "one.tunery")(x)
+    [ours] = load_compiled(tmp_path / "one.tunery")(x)
     np.testing.assert_allclose(ours, wanted, rtol=1e-6)

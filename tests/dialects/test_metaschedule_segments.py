@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import UsageError
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import CompiledNetwork, Dialect
 from tunery.dialects.metaschedule.importing.segments.foreign import foreign_nodes
 from tunery.dialects.metaschedule.importing.segments.graph import Graph, groups, split
@@ -176,7 +177,7 @@ def test_what_tvm_does_not_take_runs_in_onnx_runtime(
     assert bool(tasks) == (model is not whole)
     made = dialect.compile(network, target, {}, tmp_path / "parts.tunery")
     assert made.elsewhere == told
-    compiled = dialect.load_network(tmp_path / "parts.tunery")
+    compiled = load_compiled(tmp_path / "parts.tunery")
     for seed in range(3):  # also with other memory, and sizes, than in the call before
         agree(network, compiled, seed)
     assert compiled.time(arrays(network, 0), 3) > 0
@@ -191,7 +192,7 @@ def test_two_networks_with_segments_do_not_mix(dialect: Dialect, target: Target,
         (tmp_path / name).mkdir()
         network = prepared(model, tmp_path / name)
         dialect.compile(network, target, {}, tmp_path / f"{name}.tunery")
-        networks.append((network, dialect.load_network(tmp_path / f"{name}.tunery", 2)))
+        networks.append((network, load_compiled(tmp_path / f"{name}.tunery", 2)))
     for seed in range(2):
         for network, compiled in networks:
             agree(network, compiled, seed)
@@ -204,7 +205,7 @@ def test_a_segment_that_was_changed_is_noticed(dialect: Dialect, target: Target,
     assert data.count(b"Trilu") == 1
     (tmp_path / "parts.tunery").write_bytes(data.replace(b"Trilu", b"Celus"))
     with pytest.raises(UsageError):
-        dialect.load_network(tmp_path / "parts.tunery")
+        load_compiled(tmp_path / "parts.tunery")
 
 
 def chain(kinds: Sequence[bool], edges: Sequence[tuple[int, int]]) -> Graph:

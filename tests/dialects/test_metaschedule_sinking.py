@@ -8,6 +8,7 @@ import pytest
 from metaschedule_models import write_network
 from onnx import helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect
 from tunery.domain import Network
 from tunery.measuring.inputs import make_inputs
@@ -60,7 +61,7 @@ def test_a_network_that_shuffles_channels_computes_the_same_without_going_back_a
     arrays = make_inputs(network.inputs, 3)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [theirs] = session.run(None, {"x": arrays[0]})
-    [ours] = dialect.load_network(tmp_path / "compiled")(*arrays)
+    [ours] = load_compiled(tmp_path / "compiled")(*arrays)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
 
 
@@ -87,5 +88,5 @@ def test_a_convolution_of_other_axes_after_one_of_planes_has_data_and_weights_in
     arrays = make_inputs(network.inputs, 3)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [theirs] = session.run(None, {"x": arrays[0]})
-    [ours] = dialect.load_network(tmp_path / "compiled")(*arrays)
+    [ours] = load_compiled(tmp_path / "compiled")(*arrays)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))

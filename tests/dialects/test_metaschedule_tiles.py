@@ -16,9 +16,10 @@ pytest.importorskip("tvm")
 from tvm import te
 
 from tunery._errors import DialectError
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect, Observation
 from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
-from tunery.dialects.metaschedule.loading.transforms import TILES, from_tiles, transformed, transformed_shape
+from tunery.dialects.metaschedule.loading.preparing import TILES, from_tiles, transformed, transformed_shape
 from tunery.dialects.metaschedule.tiles import kernels
 from tunery.dialects.metaschedule.tiles.designs import registers_of
 from tunery.dialects.metaschedule.tiles.kernels import Tile, fits, function_of, module_of
@@ -203,7 +204,7 @@ def ours(
             chosen[task.workload.key] = mine[number % len(mine)]
     assert len(chosen) >= len(network.outputs) - len(_LEFT_TO_OTHERS)
     dialect.compile(network, target, chosen, path)
-    return dialect.load_network(path)(*given.values())
+    return load_compiled(path)(*given.values())
 
 
 def theirs(network: Network, given: dict[str, np.ndarray]) -> Any:

@@ -9,6 +9,7 @@ from metaschedule_models import write_network
 from onnx import helper
 
 from tunery._errors import DialectError
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.importing import lowering
 from tunery.dialects.metaschedule.variants.program import variants
@@ -49,7 +50,7 @@ def assert_same(dialect: Dialect, network: Network, directory: Path) -> None:
     arrays = make_inputs(network.inputs, 3)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [theirs] = session.run(None, {spec.name: array for spec, array in zip(network.inputs, arrays, strict=True)})
-    [ours] = dialect.load_network(directory / "compiled")(*arrays)
+    [ours] = load_compiled(directory / "compiled")(*arrays)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
 
 

@@ -12,9 +12,10 @@ import pytest
 from metaschedule_models import convolution_network
 
 from tunery.costmodels.registry import shipped
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect, Observation
-from tunery.dialects.metaschedule.loading.transforms import matrices, transformed
+from tunery.dialects.metaschedule.loading.preparing import matrices, transformed
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
@@ -112,7 +113,7 @@ def test_a_network_is_compiled_with_transformed_weights(dialect: Dialect, target
     compiled = dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / "out")
     assert compiled.coverage[task.workload.key] == chosen.key
     [array] = make_inputs(network.inputs, 3)
-    [ours] = dialect.load_network(tmp_path / "out")(array)
+    [ours] = load_compiled(tmp_path / "out")(array)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [theirs] = session.run(None, {network.inputs[0].name: array})
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(np.abs(theirs).max()))

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import Dialect
 from tunery.domain import Target
 from tunery.models import prepare
@@ -56,7 +57,7 @@ def compare(nodes: list[Node], dialect: Dialect, target: Target, tmp_path: Path)
     onnx.save(model, tmp_path / "model.onnx")
     network = prepare(str(tmp_path / "model.onnx"), {}, tmp_path)
     compiled = dialect.compile(network, target, {}, tmp_path / "made.tunery")
-    found = dialect.load_network(tmp_path / "made.tunery")(*(given[spec.name] for spec in network.inputs))
+    found = load_compiled(tmp_path / "made.tunery")(*(given[spec.name] for spec in network.inputs))
     for spec, one in zip(network.outputs, found, strict=True):
         assert one.dtype == wanted[spec.name].dtype
         np.testing.assert_allclose(one, wanted[spec.name], rtol=1e-4, atol=1e-4, err_msg=spec.name)

@@ -1,21 +1,28 @@
-"""Core-seconds of stages on engines that know CPU seconds, and that do not."""
+"""Core-seconds of stages on engines with and without a host control."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from job_tools import run_in, runtimes
 
 from tunery.domain import JobState
-from tunery.runtime.hosts.workers import StageUsage
+from tunery.engines import HostControl
+from tunery.runtime.hosts.usage import StageUsage
 from tunery.testing.inline_engine import InlineEngine
 
 
-class KnowingEngine(InlineEngine):
+class Control(HostControl):
     """CPU seconds as a test sets them."""
 
-    used: ClassVar = {"w": 5.0, "v": 1.0}
+    def __init__(self) -> None:
+        self.used = {"w": 5.0, "v": 1.0}
+
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:
+        raise AssertionError("a meter moves nobody")
+
+    def pid(self, worker: str) -> int | None:
+        raise AssertionError("a meter asks for no process")
 
     def cpu_s(self, worker: str) -> float:
         return self.used[worker]
@@ -30,7 +37,7 @@ def engine() -> Iterator[InlineEngine]:
         yield engine
 
 
-def test_where_no_cpu_seconds_are_known_a_stage_uses_its_cores_all_the_time(engine: InlineEngine) -> None:
+def test_without_a_control_a_stage_uses_its_cores_all_the_time(engine: InlineEngine) -> None:
     now_s = 10.0
     usage = StageUsage(engine, lambda: now_s)
     usage.begin("a", "job", "w", 4)
@@ -46,27 +53,28 @@ def test_where_no_cpu_seconds_are_known_a_stage_uses_its_cores_all_the_time(engi
     assert usage.unclaimed(["w", "v"]) == 0.0
 
 
-def test_a_stage_uses_what_its_worker_used() -> None:
-    engine = KnowingEngine()
+def test_with_a_control_a_stage_uses_what_its_worker_used(engine: InlineEngine) -> None:
+    control = engine.control = Control()
     usage = StageUsage(engine, lambda: 0.0)
     assert usage.unclaimed(["w", "v"]) == 6.5
     usage.begin("a", "job", "w", 4)
-    engine.used["w"] = 8.0
+    control.used["w"] = 8.0
     assert usage.in_use("job") == 3.0
     assert usage.unclaimed(["w", "v"]) == 6.5, "an open stage is left out"
     assert usage.split("a") == (0.0, 3.0)
-    engine.used["w"] = 7.0  # it cannot be
+    control.used["w"] = 7.0  # it cannot be
     assert usage.end("a") == (0.0, 0.0)
     usage.claim(7.0)
     assert usage.unclaimed(["w", "v"]) == pytest.approx(1.5)
 
 
 @pytest.mark.jobs
-def test_a_job_runs_and_is_charged_on_an_engine_that_knows_no_cpu_seconds(
+def test_a_job_runs_and_is_charged_on_an_engine_without_a_control(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNERY_ENGINE", "inline")
-    with runtimes():
+    with runtimes() as made:
         report = run_in(tmp_path, "fake:uncontrolled?tasks=1&build_s=0.01", "12trials")
+    assert made[0].engine.control is None
     assert report.job.state is JobState.DONE
     assert report.job.spend.core_s > 0

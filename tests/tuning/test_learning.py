@@ -25,7 +25,7 @@ from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning.allocation.failing import LIKELY
 from tunery.tuning.learning import InitialModel, Learning
 from tunery.tuning.search import registry as search_registry
-from tunery.tuning.search.proposer import ProposalFilter
+from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.registry import SearchRegistry
 
 pytestmark = pytest.mark.usefixtures("inline_workers")

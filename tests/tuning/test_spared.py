@@ -16,7 +16,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.service.session import query, tune
 from tunery.store import open_store
 from tunery.tuning.allocation.allocator import TaskProgress
-from tunery.tuning.calls import Context
+from tunery.tuning.context import Context
 from tunery.tuning.job import TuningJob
 from tunery.tuning.search import finals
 from tunery.tuning.search.task_search import TaskSearch

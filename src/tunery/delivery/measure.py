@@ -11,16 +11,16 @@ from tunery.tuning.calls import (
     BUILD_DEADLINE_S,
     FIRST_RACE_DEADLINE_S,
     RACE_DEADLINE_S,
-    Context,
     Entrant,
     TaskBaselines,
     build_one,
     stage,
 )
 from tunery.tuning.calls import race as race_one
+from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.search import finals
-from tunery.tuning.search.finals import BuiltBaselines
+from tunery.tuning.search.baselines import BuiltBaselines
 from tunery.tuning.work import Work
 
 _SHOWN = 4

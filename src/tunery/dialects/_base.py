@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from tunery._archive import Archive, ArchiveWriter
 from tunery._errors import DialectError, ModelError, UsageError
 from tunery.costmodels.columns import FeatureRows, Layout
 from tunery.devices import Device
@@ -305,15 +306,14 @@ class NetworkCompiler(Capability):
         """
 
     @abstractmethod
-    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
-        """Load what `compile` wrote; `threads` overrides the thread count it was tuned for.
+    def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
+        """Load a part of what `compile` wrote; `threads` overrides the thread count it was tuned for.
 
-        The file is a `tunery._archive`: whatever is loaded has its digest in the manifest. With a `digest`, only the
-        file of which that is the manifest's SHA-256 is loaded: a signature was checked for it. Behind it may be which
-        of a file's shapes is loaded (`part_of`): it is handed on to `open_archive`.
+        A signature was checked for the open file: what is loaded is what its manifest says, and nothing else is read.
 
         Raises:
-            UsageError or DialectError: it is damaged, of other versions, or not that of the digest.
+            UsageError or DialectError: it is of other versions, or for other machines.
+            Exception: any other says that it is damaged.
         """
 
     def differing(
@@ -345,33 +345,34 @@ class NetworkCompiler(Capability):
 
     def bundle(
         self,
-        path: Path,
+        archive: Archive,
         directory: Path,  # noqa: ARG002 - for those that can
-        digest: str = "",  # noqa: ARG002
         runtime: Path | None = None,  # noqa: ARG002
     ) -> None:
-        """Write a compiled network, all its shapes and targets, with all that runs it without Python.
+        """Write a compiled network, all its parts, with all that runs it without Python.
 
-        `directory` is empty, `digest` is as for `load_network`. With `runtime` it is for machines of another kind,
+        `directory` is empty. With `runtime` it is for machines of another kind,
         whose libraries, or wheels with them, are in that directory.
 
         Raises:
             UsageError: the file is damaged or for other machines, or libraries are missing.
             DialectError: this network, or no network of the dialect, runs without Python.
         """
-        raise DialectError(f"{path} holds a network that runs from Python only; load it with tunery.load_compiled")
+        raise DialectError(
+            f"{archive.path} holds a network that runs from Python only; load it with tunery.load_compiled"
+        )
 
-    def combine(self, files: Mapping[Path, str], output: Path) -> None:  # noqa: ARG002 - for those that can
-        """Write one file of several of one network, given with their manifests' digests.
+    def combine(self, parts: Sequence[Archive], writer: ArchiveWriter) -> list[dict[str, Any]]:  # noqa: ARG002 - for those that can
+        """Write the members of several parts to one new file; return what its manifest says of each.
 
         Each is for another processor: what the file is loaded as is the best that the processor can run. Or each is for
         other shapes of its inputs.
 
         Raises:
-            UsageError: they are not of one network, or one is damaged or not that of its digest.
+            UsageError: they are not of one network.
             DialectError: this dialect's files are for any processor, or for one only.
         """
-        raise DialectError(f"{next(iter(files))} is not for one kind of processor; use it as it is")
+        raise DialectError(f"{parts[0].path} is not for one kind of processor; use it as it is")
 
 
 class RecordChecker(Capability):

@@ -1,6 +1,5 @@
 """ONNX Runtime as a dialect without tasks: it runs whole networks that no compiler of ours runs faster, or rightly."""
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -11,8 +10,8 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from tunery._archive import Archive, ArchiveError, new_archive, open_archive
-from tunery._errors import DialectError, TargetError, UsageError, brief
+from tunery._archive import Archive, ArchiveError, new_archive
+from tunery._errors import DialectError, TargetError, brief
 from tunery._outputs import replacing
 from tunery.dialects._artifacts import Built
 from tunery.dialects._base import Dialect, NetworkCompiler
@@ -74,8 +73,8 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
         return Compiled(str(output), {}, elsewhere=nodes, digest=archive.digest)
 
     @override
-    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
-        return OnnxRuntimeNetwork(path, threads, digest)
+    def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
+        return OnnxRuntimeNetwork(archive, threads)
 
 
 def run_once(model: bytes, inputs: Sequence[tuple[str, Sequence[int], str]]) -> list[tuple[int, ...]]:
@@ -101,22 +100,13 @@ def _agree(told: Sequence[TensorSpec], there: Sequence[Any]) -> bool:
     )
 
 
-def _read(archive: Archive) -> tuple[dict[str, Any], bytes]:
-    if archive.manifest["format"] != _FORMAT:
-        raise ArchiveError(f"it has format {archive.manifest['format']!r:.20}, not {_FORMAT}")
-    return archive.manifest, archive.read(MODEL)
-
-
 class OnnxRuntimeNetwork(CompiledNetwork):
     """A whole network in a session of ONNX Runtime's."""
 
-    def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
-        try:
-            with open_archive(path, digest) as archive:
-                manifest, model = _read(archive)
-        except ArchiveError as error:
-            again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
-            raise UsageError(f"{path} is damaged: {error}; {again}") from error
+    def __init__(self, archive: Archive, threads: int | None = None) -> None:
+        manifest, model = archive.manifest, archive.read(MODEL)
+        if manifest["format"] != _FORMAT:
+            raise ArchiveError(f"it has format {manifest['format']!r:.20}, not {_FORMAT}")
         self.threads = thread_count(threads, manifest["threads"])
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])

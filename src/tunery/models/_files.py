@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tunery._archive import ArchiveError, open_archive
+from tunery._archive import Archive, ArchiveError
 from tunery._errors import ModelError
 
 SCRATCH = ".scratch-"
@@ -52,7 +52,7 @@ def _check(path: Path, found: os.stat_result, most_bytes: int, too_large: str) -
 
 def refuse_compiled(path: Path) -> None:
     """Refuse what tunery has compiled, whatever it is called."""
-    with suppress(ArchiveError, OSError, ValueError), open_archive(path) as archive:
+    with suppress(ArchiveError, OSError, ValueError), Archive(path) as archive:
         if "dialect" in archive.manifest:
             raise ModelError(
                 f"{shown(path)} is a compiled network, not a model; give the model that it was made from "

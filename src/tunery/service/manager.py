@@ -272,7 +272,8 @@ class JobManager:
         """Say what keeps jobs from being worked on, "" where nothing is known to."""
         if why := self.store.moved():
             return f"{why}; start the service again"
-        return next(filter(None, (runtime.engine.obstacle() for runtime in self.runner.runtimes)), "")
+        controls = (runtime.engine.control for runtime in self.runner.runtimes)
+        return next(filter(None, (control.obstacle() for control in controls if control)), "")
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +37,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from tunery._archive import open_archive
+from tunery._archive import Archive, new_archive
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
 from tunery.costmodels.columns import fold
 from tunery.devices import Device, device_class
@@ -45,6 +45,7 @@ from tunery.dialects import (
     Built,
     Codegen,
     Compiled,
+    CompiledNetwork,
     CrossCompiler,
     NetworkCompiler,
     Observation,
@@ -629,8 +630,8 @@ class DialectContract(ContractFixtures):
         assert made.coverage[key] == chosen.key, "the chosen candidate is not used"
         rng = np.random.default_rng(0)
         given = [random_array(spec, rng) for spec in network.inputs]
-        found = dialect.load_network(Path(made.path))(*given)
-        self.check(found, dialect.load_network(Path(compiled.path))(*given), network.outputs)
+        found = _load_network(dialect, Path(made.path))(*given)
+        self.check(found, _load_network(dialect, Path(compiled.path))(*given), network.outputs)
 
     @needs(Codegen)
     def test_garbage_raises_dialect_error_and_leaves_no_litter(
@@ -819,7 +820,7 @@ class DialectContract(ContractFixtures):
         made = dialect.compile(other_network, other_target, {}, path)
         assert Path(made.path) == path, f"asked for {path}, got {made.path}"
         assert not [key for key in made.coverage.values() if key], "covered unasked"
-        first, second = (dialect.load_network(Path(each.path)) for each in (compiled, made))
+        first, second = (_load_network(dialect, Path(each.path)) for each in (compiled, made))
         dialect.texts(Path(compiled.path))
         assert dialect.texts(path) == type(dialect)().texts(path), "texts of another file"
         assert second.threads == other_target.threads, "it is for another target"
@@ -846,7 +847,7 @@ class DialectContract(ContractFixtures):
         self, dialect: WholeDialect, network: Network, target: Target, compiled: Compiled
     ) -> None:
         """It takes and returns what the network says, the same each time, and takes a positive time."""
-        loaded = type(dialect)().load_network(Path(compiled.path))
+        loaded = _load_network(type(dialect)(), Path(compiled.path))
         assert loaded.threads == target.threads, f"tuned for {target.threads} threads, loaded for {loaded.threads}"
         for mine, theirs in ((loaded.inputs, network.inputs), (loaded.outputs, network.outputs)):
             assert [(s.shape, s.dtype) for s in mine] == [(s.shape, s.dtype) for s in theirs], f"{mine} is not {theirs}"
@@ -873,70 +874,53 @@ class DialectContract(ContractFixtures):
                 loaded.time(wrong, 1)
         with pytest.raises(UsageError):
             loaded(*given, first=given[0])
-        other = dialect.load_network(Path(compiled.path), target.threads + 1)
+        other = _load_network(dialect, Path(compiled.path), target.threads + 1)
         assert other.threads == target.threads + 1, "`threads` is accepted and ignored"
         self.check(other(*given), found, network.outputs)
 
     @needs(NetworkCompiler)
-    def test_only_the_file_of_the_digest_is_loaded(self, dialect: WholeDialect, compiled: Compiled) -> None:
-        """What was signed is what is loaded, and nothing that took its place."""
-        path = Path(compiled.path)
-        digest = _digest_of(path)
-        assert dialect.load_network(path, digest=digest).inputs, "the network takes no inputs"
-        with pytest.raises((UsageError, DialectError)):
-            dialect.load_network(path, digest="0" * len(digest))
-
-    @needs(NetworkCompiler)
     def test_a_bundle_is_written_or_refused(self, dialect: WholeDialect, compiled: Compiled, tmp_path: Path) -> None:
-        """A bundle is of the file of the digest; a network that cannot be bundled is refused."""
-        places = [tmp_path / name for name in ("bundle", "other", "missing", "foreign")]
+        """A network that cannot be bundled is refused."""
+        places = [tmp_path / name for name in ("bundle", "foreign")]
         for place in places:
             place.mkdir()
-        path = Path(compiled.path)
-        with pytest.raises((UsageError, DialectError)):
-            dialect.bundle(path, places[1], digest="0" * 64)
-        with pytest.raises((UsageError, DialectError)):
-            dialect.bundle(path, places[3], runtime=tmp_path / "nowhere")
+        copy = tmp_path / "copy"
+        copy.write_bytes(Path(compiled.path).read_bytes())
+        with Archive(copy) as archive, pytest.raises((UsageError, DialectError)):
+            dialect.bundle(archive, places[1], runtime=tmp_path / "nowhere")
+        copy.unlink()
         try:
-            dialect.bundle(path, places[0])
+            with Archive(Path(compiled.path)) as archive:
+                dialect.bundle(archive, places[0])
         except DialectError:
             return
         assert list(places[0].iterdir()), "nothing is written, and nothing said"
-        with pytest.raises((UsageError, DialectError, OSError)):
-            dialect.bundle(path.with_name("missing"), places[2])
 
     @needs(NetworkCompiler)
     def test_files_are_combined_for_several_targets_or_refused(
         self, dialect: WholeDialect, network: Network, target: Target, compiled: Compiled, tmp_path: Path
     ) -> None:
-        """Files of different targets become one, or are refused; a file is not combined with itself.
-
-        The files that are read are those of the digests.
-        """
+        """Files of different targets become one, or are refused; a file is not combined with itself."""
         path, copy, other = Path(compiled.path), tmp_path / "copy", tmp_path / "other"
         copy.write_bytes(path.read_bytes())
         dialect.compile(network, replace(target, threads=target.threads + 1), {}, other)
-        files = {path: _digest_of(path), other: _digest_of(other)}
         with suppress(UsageError, DialectError):
-            dialect.combine(files, tmp_path / "combined")
+            _combine(dialect, [path, other], tmp_path / "combined")
         with pytest.raises((UsageError, DialectError)):
-            dialect.combine({path: _digest_of(path), copy: _digest_of(path)}, tmp_path / "twice")
+            _combine(dialect, [path, copy], tmp_path / "twice")
         if not (tmp_path / "combined").exists():
             return
         given = [random_array(spec, np.random.default_rng(0)) for spec in network.inputs]
-        alone, both = dialect.load_network(path), dialect.load_network(tmp_path / "combined")
+        alone, both = _load_network(dialect, path), _load_network(dialect, tmp_path / "combined")
         self.check(both(*given), alone(*given), network.outputs)
-        dialect.combine(files, tmp_path / "again")
+        _combine(dialect, [path, other], tmp_path / "again")
         assert (tmp_path / "again").read_bytes() == (tmp_path / "combined").read_bytes(), "the same files, another file"
-        with pytest.raises((UsageError, DialectError)):
-            dialect.combine({**files, other: "0" * 64}, tmp_path / "wrong")
-        assert not (tmp_path / "wrong").exists()
 
     @needs(NetworkCompiler)
     def test_a_profile_is_of_times(self, dialect: WholeDialect, network: Network, compiled: Compiled) -> None:
         """Each kernel has its seconds, in one execution however often it is called for it."""
         rng = np.random.default_rng(0)
-        loaded = dialect.load_network(Path(compiled.path))
+        loaded = _load_network(dialect, Path(compiled.path))
         given = [random_array(spec, rng) for spec in network.inputs]
         profile = loaded.profile(given)
         assert all(profile), "a kernel without a name"
@@ -1011,7 +995,12 @@ class DialectContract(ContractFixtures):
         self.check(outputs_of(kernel, loaded[0].inputs), loaded[0].expected, task.workload.output_specs)
 
 
-def _digest_of(path: Path) -> str:
-    """Return the digest of a file's manifest."""
-    with open_archive(path) as archive:
-        return archive.digest
+def _load_network(dialect: WholeDialect, path: Path, threads: int | None = None) -> CompiledNetwork:
+    with Archive(path) as archive:
+        return dialect.load_network(archive, threads)
+
+
+def _combine(dialect: WholeDialect, paths: Sequence[Path], output: Path) -> None:
+    with ExitStack() as stack, new_archive(output) as writer:
+        archives = [stack.enter_context(Archive(path)) for path in paths]
+        writer.finish(*dialect.combine(archives, writer))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tunery.accounting.meter import Plan
+from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.accounting.prices import Prices
 from tunery.domain import Spend
 from tunery.tuning.account import Account
@@ -28,24 +28,34 @@ class RunBudget:
         began: float,
         reserve: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.limits, self.account, self._reserve = limits, account, reserve
-        self._own, self._why = limits, ""
+        self._own, self.account, self._why = limits, account, ""
+        self._reserve = reserve
         self._cores, self._began = cores, began
         self._ended: float | None = None
-        self.correct(before)
+        self._before, self._meter = before, self._metered(limits, before)
+
+    def _metered(self, limits: Plan, before: Spend) -> BudgetMeter:
+        used = before.wall_s, before.trials, before.joules or 0.0
+        return BudgetMeter(limits, *used, self.account.prices, self._cores, before.money or 0.0)
 
     def correct(self, before: Spend) -> None:
         """Take in what earlier runs have really spent."""
-        self._before, self.trials = before, before.trials
+        self._before, self._meter = before, self._metered(self.limits, before)
+
+    @property
+    def limits(self) -> Plan:
+        return self._meter.limits
 
     def limit_money(self, most: float, why: str = "") -> None:
         """Let all runs cost no more than `most`, and than the job's own limit."""
         money = most if self._own.money is None else min(self._own.money, most)
-        self.limits, self._why = replace(self._own, money=money), why
+        self._meter.limits, self._why = replace(self._own, money=money), why
 
     def limited_by(self) -> str:
         """Return why a limit beside the job's own ends it earlier than these, "" where none does."""
-        left_s, own_s = self._seconds_left(self.limits), self._seconds_left(self._own)
+        used = self.elapsed_s(), self.account.joules(), self.account.machine_s()
+        left_s, own = self._meter.seconds_left(*used), self._metered(self._own, self._before)
+        own_s = own.seconds_left(*used)
         return "" if left_s is None or (own_s is not None and own_s <= left_s) else self._why
 
     @property
@@ -60,7 +70,15 @@ class RunBudget:
 
     @property
     def earlier_s(self) -> float:
-        return self._before.wall_s
+        return self._meter.total_s(0.0)
+
+    @property
+    def trials(self) -> int:
+        return self._meter.trials
+
+    @trials.setter
+    def trials(self, trials: int) -> None:
+        self._meter.trials = trials
 
     @property
     def reserve_s(self) -> float:
@@ -78,44 +96,19 @@ class RunBudget:
 
     def left_s(self) -> float | None:
         """Return how long this run may go on, None without a limit of time, money or energy."""
-        left_s, until_s = self._seconds_left(self.limits), self.until_end_s()
+        left_s = self._meter.seconds_left(self.elapsed_s(), self.account.joules(), self.account.machine_s())
+        until_s = self.until_end_s()
         return left_s if left_s is None or until_s is None else min(left_s, until_s - self.reserve_s)
-
-    def _seconds_left(self, limits: Plan) -> float | None:
-        """Return how long this run may go on within limits: energy is turned into time by the rate at which it was used
-        so far, money as if the job were alone."""
-        total_s, joules = self._total_s(), self._joules()
-        watts = max(joules / max(total_s, 1.0), 1e-3)
-        left = []
-        if limits.seconds is not None:
-            left.append(limits.seconds - total_s)
-        if limits.joules is not None:
-            left.append((limits.joules - joules) / watts)
-        if limits.money is not None:
-            rate = self.prices.of_machine(self._cores) + self.prices.of_energy(watts)
-            left.append((limits.money - self._money()) / max(rate, 1e-12))
-        return min(left, default=None)
-
-    def _total_s(self) -> float:
-        return self._before.wall_s + self.elapsed_s()
-
-    def _joules(self) -> float:
-        return (self._before.joules or 0.0) + self.account.joules()
-
-    def _money(self) -> float:
-        """Return what all runs of the job cost: the machine, a part of it in this run, and electricity."""
-        machine = self.prices.of_machine(self._cores * self.account.machine_s())
-        return (self._before.money or 0.0) + machine + self.prices.of_energy(self.account.joules())
 
     def until_end_s(self) -> float | None:
         """Return how long it is to the end of a limit of time, None without one."""
         seconds = self.limits.seconds
-        return None if seconds is None else seconds - self._total_s()
+        return None if seconds is None else seconds - self._meter.total_s(self.elapsed_s())
 
     def whole_s(self) -> float:
         """Return the seconds that the whole budget is worth at the rate so far, 0 where nothing limits the time."""
         left_s = self.left_s()
-        return 0.0 if left_s is None else max(left_s + self._total_s(), 0.0)
+        return 0.0 if left_s is None else max(left_s + self._meter.total_s(self.elapsed_s()), 0.0)
 
     def spare_s(self, reserve_s: float, most: float = 0.5) -> float:
         """Return how long the run may go on if `reserve_s`, at most the share `most` of the whole, are set aside."""
@@ -124,24 +117,22 @@ class RunBudget:
 
     def trials_left(self, in_flight: int) -> int | None:
         """Return how many more trials may be started, None for no limit."""
-        return None if self.limits.trials is None else max(self.limits.trials - self.trials - in_flight, 0)
+        return self._meter.trials_left(in_flight)
 
     def remaining(self) -> dict[str, float]:
         """Return what is left of each limit, by the names in Plan; what was used in excess is negative."""
-        limits, used = self.limits, (self._total_s(), float(self.trials), self._money(), self._joules())
-        most = {"seconds": limits.seconds, "trials": limits.trials, "money": limits.money, "joules": limits.joules}
-        pairs = zip(most.items(), used, strict=True)
-        return {name: limit - amount for (name, limit), amount in pairs if limit is not None}
+        return self._meter.remaining(self.elapsed_s(), self.account.joules(), self.account.machine_s())
 
     def spend(self) -> Spend:
         """Return what all runs have used, as far as it is known without the ledger."""
+        elapsed_s, joules, machine_s = self.elapsed_s(), self.account.joules(), self.account.machine_s()
         return Spend(
-            wall_s=self._total_s(),
+            wall_s=self._meter.total_s(elapsed_s),
             core_s=self._before.core_s + self.account.core_s(),
             trials=self.trials,
-            joules=self._joules(),
+            joules=self._meter.total_j(joules),
             modelled=self.account.power.modelled,
-            machine_s=(self._before.machine_s or self._before.wall_s) + self.account.machine_s(),
-            money=self._money(),
+            machine_s=(self._before.machine_s or self._before.wall_s) + machine_s,
+            money=self._meter.money(machine_s, joules),
             currency=self.prices.currency,
         )

@@ -21,19 +21,19 @@ from tunery.store import Store
 from tunery.tuning.account import Account
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
 from tunery.tuning.allowance import RunBudget
-from tunery.tuning.calls import Context
+from tunery.tuning.context import Context
+from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
-from tunery.tuning.pipeline import together
-from tunery.tuning.reporting import (
+from tunery.tuning.messages import (
     NO_TASKS,
-    NetworkEstimate,
-    Reporter,
     latency_target_summary,
     nothing_right_summary,
     stop_summary,
     too_little,
     unreached_summary,
 )
+from tunery.tuning.pipeline import together
+from tunery.tuning.reporting import Reporter
 from tunery.tuning.run_state import Phase, Round, RunState
 from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.search.task_search import TaskSearch
@@ -280,7 +280,7 @@ class TuningJob:
             return NO_TASKS
         target_s = self._sums.target_s
         if target_s is not None:
-            total_s = self._sums.total_s(lambda state: state.proven_s)
+            total_s = self._sums.total_s("proven_s")
             return latency_target_summary(
                 target_s, total_s, served=self._state.served, unproven=len(self._state.unproven)
             )

@@ -15,7 +15,8 @@ from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
-from tunery.tuning.calls import BUILD_DEADLINE_S, Context, call_build, race, stage
+from tunery.tuning.calls import BUILD_DEADLINE_S, call_build, race, stage
+from tunery.tuning.context import Context
 
 OnResult = Callable[[Candidate, Measurement, Sequence[PricedCharge]], Awaitable[object]]
 """Stores what became of a candidate, with what that has cost."""

@@ -16,7 +16,7 @@ from tunery.runtime.services import ProposerHost
 from tunery.testing.fake_dialect import FakeDialect, fake_network
 from tunery.tuning.allocation import failing as failing_module
 from tunery.tuning.allocation.failing import FailureModel
-from tunery.tuning.search.proposer import FAILING_DETAIL, ProposalFilter
+from tunery.tuning.search.proposal_filter import FAILING_DETAIL, ProposalFilter
 
 pytestmark = pytest.mark.usefixtures("inline_workers")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tunery._errors import UsageError
 from tunery._extras import compiler_parts
-from tunery.delivery.files.loading import Trusted, identified, undamaged
+from tunery.delivery.files.loading import Trusted, opened, undamaged
 from tunery.dialects import NetworkCompiler, get_dialect, onnxruntime
 from tunery.domain.request import DEFAULT_DIALECT
 
@@ -24,21 +24,24 @@ def bundle(
         tunery.bundle("resnet18.tunery", "resnet18-bundle")
     """
     path, directory = Path(path), Path(directory)
-    digest, names = identified(path, trusted)
-    # Whose files say how they are run; what ONNX Runtime runs whole, the default dialect's interface in C runs as well.
-    own = next((name for name in names if name != onnxruntime.NAME), DEFAULT_DIALECT)
-    compiler = NetworkCompiler.of(get_dialect(own))
-    try:
-        if directory.is_symlink() or (directory.exists() and (not directory.is_dir() or any(directory.iterdir()))):
-            raise UsageError(f"{directory} exists already; name a new directory")
-        scratch = Path(tempfile.mkdtemp(prefix=".tunery-", dir=directory.absolute().parent))
+    with opened(path, trusted) as archive:
+        # Its files say how they are run; what ONNX Runtime runs whole, the default dialect's interface in C runs too.
+        names = [str(part.get("dialect")) for part in archive.parts]
+        own = next((name for name in names if name != onnxruntime.NAME), DEFAULT_DIALECT)
+        compiler = NetworkCompiler.of(get_dialect(own))
         try:
-            (scratch / "bundle").mkdir()
-            with compiler_parts("a bundle"), undamaged(path, OSError):
-                compiler.bundle(path, scratch / "bundle", digest, Path(runtime) if runtime else None)
-            os.replace(scratch / "bundle", directory)  # noqa: PTH105 - over an empty directory
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    except OSError as error:
-        raise UsageError(f"cannot write the bundle {directory}: {error.strerror}; name another directory") from error
+            if directory.is_symlink() or (directory.exists() and (not directory.is_dir() or any(directory.iterdir()))):
+                raise UsageError(f"{directory} exists already; name a new directory")
+            scratch = Path(tempfile.mkdtemp(prefix=".tunery-", dir=directory.absolute().parent))
+            try:
+                (scratch / "bundle").mkdir()
+                with compiler_parts("a bundle"), undamaged(path, OSError):
+                    compiler.bundle(archive, scratch / "bundle", Path(runtime) if runtime else None)
+                os.replace(scratch / "bundle", directory)  # noqa: PTH105 - over an empty directory
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write the bundle {directory}: {error.strerror}; name another directory"
+            ) from error
     return directory

@@ -1,14 +1,16 @@
-"""One compiled file of several: a network for the processors of all of them."""
+"""One compiled file of several: a network for the processors and the shapes of all of them."""
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunery._archive import ACCEPTS, Archive, new_archive
 from tunery._errors import UsageError
 from tunery._extras import compiler_parts
 from tunery._outputs import NETWORK, check_output, publish
-from tunery.delivery.files.loading import Trusted, identified, undamaged
+from tunery.delivery.files.loading import Trusted, opened, undamaged
 from tunery.dialects import NetworkCompiler, get_dialect, onnxruntime
 
 if TYPE_CHECKING:
@@ -32,26 +34,24 @@ def combine(
     Example:
         tunery.combine(["resnet18-old.tunery", "resnet18-new.tunery"], "resnet18.tunery")
     """
-    paths, output = [Path(one) for one in files], Path(output)
-    if len({one.resolve() for one in paths}) < max(2, len(paths)):
+    paths, output = [Path(file) for file in files], Path(output)
+    if len({path.resolve() for path in paths}) < max(2, len(paths)):
         raise UsageError("name at least two different compiled files, of one network for different processors")
     inputs = [*paths, *([Path(sign)] if sign else [])]
     check_output(output, NETWORK, inputs=inputs, force=force)
     key = _key(Path(sign)) if sign else None
-    found = {path: identified(path, trusted) for path in paths}
-    # What ONNX Runtime runs of a file for several shapes goes along; a file that it runs whole is of it alone.
-    own = {next((name for name in names if name != onnxruntime.NAME), names[0]) for _, names in found.values()}
-    if len(own) > 1:
-        raise UsageError(
-            "these files are of different compilers; a file that ONNX Runtime runs whole needs no other: use it alone"
-        )
-    with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="tunery-") as scratch, ExitStack() as stack:
+        archives = [stack.enter_context(opened(path, trusted)) for path in paths]
+        # What ONNX Runtime runs of a file for several shapes goes along; a file that it runs whole is of it alone.
+        dialects = {next((name for name in _dialects(one) if name != onnxruntime.NAME), "") for one in archives}
+        if len(dialects) > 1:
+            raise UsageError(
+                "these files are of different compilers; a file that ONNX Runtime runs whole needs no other: use it "
+                "alone"
+            )
         made = Path(scratch, "network")
         try:
-            with compiler_parts("combining files"), undamaged(Path(" or ".join(map(str, paths))), OSError):
-                NetworkCompiler.of(get_dialect(own.pop())).combine(
-                    {path: one for path, (one, _) in found.items()}, made
-                )
+            combine_archives(archives, made)
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
         if key:
@@ -60,6 +60,30 @@ def combine(
             add_signature(made, key)
         publish(made, output, NETWORK, inputs=inputs, force=force)
     return output
+
+
+def combine_archives(archives: Sequence[Archive], output: Path) -> None:
+    """Write the parts of several files to a new file; a model for further shapes may be one of them."""
+    parts = [archive.of(number) for archive in archives for number in range(len(archive.parts))]
+    free = [part for part in parts if ACCEPTS in part.manifest]
+    if len(free) > 1:
+        raise UsageError(
+            f"{free[0].path} and {free[1].path} both hold the model for further shapes; compile one of them without "
+            "--any-shape"
+        )
+    compiled = [part for part in parts if part not in free]
+    names = Path(" or ".join(str(archive.path) for archive in archives))
+    with compiler_parts("combining files"), undamaged(names, OSError), new_archive(output) as writer:
+        if len(compiled) > 1:
+            compiler = NetworkCompiler.of(get_dialect(str(compiled[0].manifest["dialect"])))
+            manifests = compiler.combine(compiled, writer)
+        else:
+            manifests = [writer.copy_part(part, "0") for part in compiled]
+        writer.finish(*manifests, *(writer.copy_part(part, "free") for part in free))
+
+
+def _dialects(archive: Archive) -> list[str]:
+    return [str(part.get("dialect")) for part in archive.parts]
 
 
 def _key(path: Path) -> "Ed25519PrivateKey":

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from tunery._archive import Archive, ArchiveError, lacking_in, open_archive
+from tunery._archive import ACCEPTS, Archive, ArchiveError, lacking_in
 from tunery._errors import UsageError, misfit
 from tunery.delivery.files.loading import Trusted, check_trusted, write_one
 from tunery.dialects._loaded import thread_count
@@ -123,7 +123,7 @@ def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
     again = write_one(path)
     try:
         size_bytes = path.stat().st_size
-        with open_archive(path) as archive:
+        with Archive(path) as archive:
             signature = "none" if archive.signature is None else "unchecked"
             if trusted is not None:
                 check_trusted(archive, path, trusted)
@@ -139,9 +139,11 @@ def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
 
 def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) -> Inspection:
     try:
-        targets = [_MANIFEST.validate_python(one) for one in archive.targets]
-        file = targets[archive.targets.index(archive.manifest)]
-        shapes = [_MANIFEST.validate_python(one) for one in archive.shapes]
+        files = [_MANIFEST.validate_python(part) for part in archive.parts]
+        file, targets = files[archive.number], [files[number] for number in archive.shapes[0]]
+        shapes = [files[part.number] for part in archive.here]
+        if len(shapes) == 1 and ACCEPTS not in archive.manifest:
+            shapes = []
         return Inspection(
             str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets, shapes, archive.damaged(),
             thread_count(None, file.threads) if file.threads else 0,

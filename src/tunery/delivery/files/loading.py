@@ -4,13 +4,12 @@ import operator
 import os
 import shlex
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
-from tunery._archive import Archive, ArchiveError, open_archive, part_of
+from tunery._archive import ACCEPTS, Archive, ArchiveError
 from tunery._errors import TemporaryDirectoryError, TuneryError, UsageError, brief
 from tunery._extras import compiler_parts
 from tunery.delivery.shaping.shaped_network import ShapedNetwork
@@ -36,11 +35,30 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise UsageError(f"give the path of a file that `tunery compile` wrote, as text or a Path, not {path!r:.60}")
     path, threads = Path(path), _threads(threads)
-    found = _identified(path, trusted)
-    with _loadable(path):
-        if found.shapes:
-            return _shaped(path, threads, found)
-        return found.compiler.load_network(path, threads, found.digest)
+    archive = opened(path, trusted)
+    try:
+        if len(archive.shapes) > 1 or ACCEPTS in archive.manifest:
+            network = ShapedNetwork(archive.here, lambda part: _loaded(part, threads))
+            weakref.finalize(network, archive.close)
+            return network
+    except BaseException:
+        archive.close()
+        raise
+    with archive:
+        return _loaded(archive, threads)
+
+
+def _loaded(archive: Archive, threads: int | None) -> CompiledNetwork:
+    """Return a part in this process; say in one sentence what it lacks, or that it is damaged."""
+    path = archive.path
+    try:
+        with undamaged(path), compiler_parts(str(path)):
+            return _compiler_of(archive).load_network(archive, threads)
+    except ImportError as error:
+        raise UsageError(
+            f"{path} needs {error.name or 'a module'}, which cannot be imported here ({error}); install tunery again, "
+            "with all that it needs"
+        ) from error
 
 
 def _threads(asked: object) -> int | None:
@@ -52,19 +70,6 @@ def _threads(asked: object) -> int | None:
             f"threads={asked!r:.60} is no number of threads; write 1 to {MOST_THREADS}, or nothing for the file's own"
         )
     return operator.index(asked)
-
-
-@contextmanager
-def _loadable(path: Path) -> Iterator[None]:
-    """Say in one sentence what a file that is loaded in the block lacks, or that it is damaged."""
-    try:
-        with undamaged(path), compiler_parts(str(path)):
-            yield
-    except ImportError as error:
-        raise UsageError(
-            f"{path} needs {error.name or 'a module'}, which cannot be imported here ({error}); install tunery again, "
-            "with all that it needs"
-        ) from error
 
 
 @contextmanager
@@ -87,51 +92,19 @@ def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-def identified(path: Path, trusted: Trusted | None) -> tuple[str, list[str]]:
-    """Return the digest of a file's manifest, and the dialects of its shapes, once its signature is trusted."""
-    found = _identified(path, trusted)
-    return found.digest, [str(told["dialect"]) for told in found.shapes] or [found.name]
-
-
-@dataclass(frozen=True)
-class _Identified:
-    """A file's dialect and compiler, its manifest's digest, and the manifests of its shapes, if it is for several."""
-
-    name: str
-    compiler: NetworkCompiler
-    digest: str
-    shapes: Sequence[Mapping[str, Any]]
-
-
-def _shaped(path: Path, threads: int | None, found: _Identified) -> ShapedNetwork:
-    """Return a network for several shapes, from the file as it is now, whatever takes its place later."""
-    compilers = [NetworkCompiler.of(get_dialect(str(told["dialect"]))) for told in found.shapes]
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    place = Path(f"/dev/fd/{descriptor}")
-
-    def load(number: int) -> CompiledNetwork:
-        try:
-            with _loadable(path):
-                return compilers[number].load_network(place, threads, part_of(found.digest, number))
-        except TuneryError as error:
-            if str(place) not in str(error):
-                raise
-            raise UsageError(str(error).replace(str(place), str(path))) from error
-
-    try:
-        network = ShapedNetwork(found.shapes, load)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    weakref.finalize(network, os.close, descriptor)
-    return network
-
-
-def _identified(path: Path, trusted: Trusted | None) -> _Identified:
+def opened(path: Path, trusted: Trusted | None) -> Archive:
+    """Return a compiled file, open, once its signature is trusted and its dialect known."""
     again = write_one(path)
     try:
-        name, digest, shapes = _identify(path, trusted)
-        return _Identified(name, NetworkCompiler.of(get_dialect(name)), digest, shapes)
+        archive = Archive(path)
+        try:
+            if trusted is not None:
+                check_trusted(archive, path, trusted)
+            for part in archive.here:
+                _compiler_of(part)
+        except BaseException:
+            archive.close()
+            raise
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; {again}") from None
     except PermissionError:
@@ -140,22 +113,20 @@ def _identified(path: Path, trusted: Trusted | None) -> _Identified:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; {again}") from error
     except (ArchiveError, ValueError) as error:
         raise UsageError(f"{path} is not a compiled network: {error}; {again}") from error
+    return archive
+
+
+def _compiler_of(archive: Archive) -> NetworkCompiler:
+    name = archive.manifest.get("dialect")
+    if not isinstance(name, str) or not 0 < len(name) <= 100:
+        raise ArchiveError("its manifest names no dialect")
+    return NetworkCompiler.of(get_dialect(name))
 
 
 def write_one(path: Path) -> str:
     """Return the advice to write a compiled file: to `path`, unless something else is there that would be lost."""
     place = path.with_name(f"{path.stem}.tunery") if path.suffix != ".tunery" and os.path.isfile(path) else path  # noqa: PTH113 - Path raises where a name is too long
     return f"write one with `tunery compile MODEL -o {shlex.quote(str(place))}`"
-
-
-def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str, list[dict[str, Any]]]:
-    with open_archive(path) as archive:
-        if trusted is not None:
-            check_trusted(archive, path, trusted)
-        name = archive.manifest.get("dialect")
-        if not isinstance(name, str) or not 0 < len(name) <= 100:
-            raise ArchiveError("its manifest names no dialect")
-        return name, archive.digest, archive.shapes
 
 
 def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from tunery._archive import Archive, add_signature, open_archive
+from tunery._archive import Archive, add_signature
 from tunery._errors import UsageError
 
 _PURPOSE = b"tunery compiled network 1\0"  # a signature for anything else that this key signs is none for a network
@@ -72,7 +72,7 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def sign(path: Path, key: Ed25519PrivateKey) -> None:
-    with open_archive(path) as archive:
+    with Archive(path) as archive:
         signature = key.sign(_PURPOSE + archive.manifest_bytes)
     text = {"algorithm": _ALGORITHM, "signature": base64.b64encode(signature).decode()}
     add_signature(path, json.dumps(text).encode())

@@ -2,16 +2,17 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import extend_manifest, open_archive
+from tunery._archive import ACCEPTS, ANY, Archive, extend_manifest
 from tunery._errors import UsageError
 from tunery._outputs import NETWORK, publish
 from tunery.delivery.compile import add_signature, check_place, compile_checked, inputs_of
 from tunery.delivery.fastest import compile_fastest
-from tunery.delivery.shaping.joining import join
+from tunery.delivery.files.combining import combine_archives
 from tunery.domain import Network
 from tunery.domain.request import CompileOptions, CompileReport, ShapeResult
 from tunery.engines import Role
@@ -40,12 +41,16 @@ async def compile_request(work: Work, output: Path, options: CompileOptions, say
         networks = [network for _, network in found]
         compiled = [Path(report.path) for report, _ in found if not report.no_kernels]
         accepted = [tuple(spec.shape for spec in network.inputs) for report, network in found if report.no_kernels]
-        free = None
         if accepted or options.any_shape:
             say("adding the model for other shapes" if options.any_shape else "adding the model for ONNX Runtime")
             free = await _free(work, networks, Path(found[0][0].path), scratch)
-        made = scratch / "network"
-        join(compiled, free, accepted, made, scratch, any_shape=options.any_shape)
+            extend_manifest(free, {ACCEPTS: accepted, ANY: options.any_shape})
+            compiled.append(free)
+        made = compiled[0]
+        if len(compiled) > 1:
+            made = scratch / "network"
+            with ExitStack() as stack:
+                combine_archives([stack.enter_context(Archive(path)) for path in compiled], made)
         add_signature(made, options)
         publish(made, output, NETWORK, inputs=inputs_of(request, options), force=options.force)
     report = _together([report for report, _ in found], networks, output)
@@ -90,7 +95,7 @@ async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: P
     finally:
         work.runtime.release(network.blob)
     work.runtime.take(kept.blob, scratch / "free")
-    with open_archive(alike) as archive:
+    with Archive(alike) as archive:
         unknown: dict[str, Any] = {"rungs": {}, "verified": None, "verdict": None}
         origin = {**archive.manifest["origin"], **unknown, "elsewhere": len(kept.elsewhere)}
     extend_manifest(scratch / "free", {"origin": origin})

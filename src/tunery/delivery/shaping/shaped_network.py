@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from tunery._archive import ACCEPTS, ANY
+from tunery._archive import ACCEPTS, ANY, Archive
 from tunery._errors import UsageError
 from tunery.dialects import Array, CompiledNetwork
 from tunery.domain import TensorSpec, merged_specs, shape_text
@@ -18,16 +18,16 @@ Shapes = tuple[tuple[int, ...], ...]
 class ShapedNetwork(CompiledNetwork):
     """A compiled network for several shapes, of which each but the first is loaded when it is first called.
 
-    `manifests` are theirs, `load` loads the one of a number.
+    `parts` are theirs, in a file that stays open, which `load` loads.
     """
 
-    def __init__(self, manifests: Sequence[Mapping[str, Any]], load: Callable[[int], CompiledNetwork]) -> None:
-        self._load = load
+    def __init__(self, parts: Sequence[Archive], load: Callable[[Archive], CompiledNetwork]) -> None:
+        self._load, self._parts = load, parts
         self._numbers: dict[Shapes, int] = {}
         self._any: int | None = None
         self._warned = False
         inputs, outputs = [], []
-        for number, told in enumerate(manifests):
+        for number, told in enumerate(part.manifest for part in parts):
             own, given = (_specs(told[side]) for side in ("inputs", "outputs"))
             outputs.append(given)
             if ACCEPTS not in told:
@@ -42,7 +42,7 @@ class ShapedNetwork(CompiledNetwork):
                 inputs.append(own)
                 self._any = number
         self.inputs, self.outputs = merged_specs(inputs), merged_specs(outputs)
-        first = load(0)
+        first = load(parts[0])
         self.threads = first.threads
         self._networks = {0: first}
         self._known: dict[Shapes, CompiledNetwork] = {
@@ -101,7 +101,7 @@ class ShapedNetwork(CompiledNetwork):
     def _loaded(self, number: int) -> CompiledNetwork:
         # Without a lock: what two threads load at once is loaded twice, and one of both is kept.
         if number not in self._networks:
-            self._networks.setdefault(number, self._load(number))
+            self._networks.setdefault(number, self._load(self._parts[number]))
         return self._networks[number]
 
     def _told(self, shapes: Shapes) -> str:

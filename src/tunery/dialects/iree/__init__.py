@@ -19,6 +19,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from tunery._archive import Archive
 from tunery._environments import environment_fault, environment_python
 from tunery._errors import DialectError, TargetError, UsageError
 from tunery._processor import ARM_NAMES
@@ -273,25 +274,28 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCom
         return Compiled(str(output), coverage)
 
     @override
-    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
+    def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
         from tunery.dialects.iree.network import IreeNetwork
 
-        return IreeNetwork(path, threads, digest)
+        return IreeNetwork(archive, threads)
 
     @override
     def texts(self, path: Path) -> Mapping[str, str]:
         from tunery.dialects.iree.network import SPEC, members
 
-        found = members(path)
+        with Archive(path) as archive:
+            found = members(archive)
         return {".mlir": found[SPEC].decode()} if SPEC in found else {}
 
     @override
-    def bundle(self, path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
+    def bundle(self, archive: Archive, directory: Path, runtime: Path | None = None) -> None:
         from tunery.dialects.iree.network import members
 
         if runtime:
-            raise UsageError(f"{path} is run by IREE's own runtime, of which a bundle holds nothing; omit --runtime")
-        for name, content in members(path, digest).items():
+            raise UsageError(
+                f"{archive.path} is run by IREE's own runtime, of which a bundle holds nothing; omit --runtime"
+            )
+        for name, content in members(archive).items():
             (directory / name).write_bytes(content)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from tunery._archive import ArchiveError, new_archive, open_archive
+from tunery._archive import Archive, ArchiveError, new_archive
 from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
@@ -233,33 +233,21 @@ def write(output: Path, network: Network, target: Target, made: Made, spec: str)
         })  # fmt: skip
 
 
-def members(path: Path, digest: str = "") -> dict[str, bytes]:
+def members(archive: Archive) -> dict[str, bytes]:
     """Return what a compiled network holds, by name."""
-    try:
-        with open_archive(path, digest) as archive:
-            return {name: archive.read(name) for name in (MODULE, SPEC, README, MODEL) if name in archive.sizes}
-    except ArchiveError as error:
-        raise UsageError(_damaged(path, error)) from error
-
-
-def _damaged(path: Path, error: Exception) -> str:
-    return f"{path} is damaged: {error}; write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+    return {name: archive.read(name) for name in (MODULE, SPEC, README, MODEL) if name in archive.members}
 
 
 class IreeNetwork(CompiledNetwork):
     """A whole network in IREE's runtime."""
 
-    def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
-        try:
-            with open_archive(path, digest) as archive:
-                manifest, binary = archive.manifest, archive.read(MODULE)
-            if manifest["format"] != _FORMAT or manifest["iree"] != VERSION:
-                raise ArchiveError(f"it is of IREE {manifest['iree']!r:.20}, not {VERSION}")  # noqa: TRY301
-            machine = str(manifest.get("machine", platform.machine()))
-        except (ArchiveError, KeyError) as error:
-            raise UsageError(_damaged(path, error)) from error
+    def __init__(self, archive: Archive, threads: int | None = None) -> None:
+        manifest, binary = archive.manifest, archive.read(MODULE)
+        if manifest["format"] != _FORMAT or manifest["iree"] != VERSION:
+            raise ArchiveError(f"it is of IREE {manifest['iree']!r:.20}, not {VERSION}")
+        machine = str(manifest.get("machine", platform.machine()))
         if machine != platform.machine():
-            raise UsageError(f"{path} was compiled for {machine}, and this machine is {platform.machine()}")
+            raise UsageError(f"{archive.path} was compiled for {machine}, and this machine is {platform.machine()}")
         self.threads = thread_count(threads, manifest["threads"])
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])

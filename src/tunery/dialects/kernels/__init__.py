@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from tunery._archive import Archive
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import Device
 from tunery.dialects import (
@@ -259,8 +260,8 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
         return Compiled(str(output), {kernel.key: candidate.key if candidate else None})
 
     @override
-    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
-        loaded: CompiledNetwork = self._delivery.Delivered(path, threads, digest)
+    def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
+        loaded: CompiledNetwork = self._delivery.Delivered(archive, threads)
         return loaded
 
     @override

@@ -4,7 +4,6 @@ import ctypes
 import json
 import math
 import platform
-import shlex
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from tunery._archive import ArchiveError, new_archive, open_archive
+from tunery._archive import Archive, ArchiveError, new_archive
 from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
@@ -93,7 +92,7 @@ def shapes_text(kernel: KernelSpecification) -> str:
 def texts(path: Path, members: Sequence[str]) -> dict[str, str]:
     """Return what of a written file is for people and their compilers, by the ending of a file's name."""
     try:
-        with open_archive(path) as archive:
+        with Archive(path) as archive:
             return {Path(name).suffix: archive.read(name).decode() for name in members}
     except (ArchiveError, OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no tuned kernel, or a damaged one: {error}") from error
@@ -132,22 +131,19 @@ class _Library:
 class Delivered(CompiledNetwork):
     """A tuned kernel in this process: a function of its input arrays."""
 
-    def __init__(self, path: Path, threads: int | None, digest: str) -> None:
+    def __init__(self, archive: Archive, threads: int | None) -> None:
         from tunery.dialects._loaded import thread_count
 
-        try:
-            with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch, open_archive(path, digest) as archive:
-                if archive.manifest["format"] != _FORMAT:
-                    raise ArchiveError("it is of another version")  # noqa: TRY301 - one message for all faults
-                if (machine := archive.manifest.get("machine", platform.machine())) != platform.machine():
-                    raise UsageError(f"{path} was compiled for {machine!r:.20}; load it on such a machine")
-                kernel = read_specification(str(archive.manifest["kernel"]))
-                self.threads = thread_count(threads, archive.manifest["threads"])
-                archive.extract("kernel.so", Path(scratch) / "kernel.so")
-                self._library = _Library(Path(scratch) / "kernel.so", self.threads)
-        except (ArchiveError, KeyError, ValueError, TypeError) as error:
-            again = f"write it again with `tunery compile KERNEL.toml -o {shlex.quote(str(path))}`"
-            raise UsageError(f"{path} is damaged: {error}; {again}") from error
+        manifest = archive.manifest
+        if manifest["format"] != _FORMAT:
+            raise ArchiveError("it is of another version")
+        if (machine := manifest.get("machine", platform.machine())) != platform.machine():
+            raise UsageError(f"{archive.path} was compiled for {machine!r:.20}; load it on such a machine")
+        kernel = read_specification(str(manifest["kernel"]))
+        self.threads = thread_count(threads, manifest["threads"])
+        with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
+            archive.extract("kernel.so", Path(scratch) / "kernel.so")
+            self._library = _Library(Path(scratch) / "kernel.so", self.threads)
         self._kernel = kernel
         self.inputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.inputs)
         self.outputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.outputs)

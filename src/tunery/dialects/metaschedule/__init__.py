@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from tunery._archive import Archive, ArchiveWriter
 from tunery._processor import granted_cores
 from tunery.costmodels.columns import STORES, FeatureRows, Layout
 from tunery.devices import Device
@@ -268,26 +269,31 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
         return differing(network, target, inputs)
 
     @override
-    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
+    def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
         from tunery.dialects.metaschedule.loading.network import TvmNetwork
 
-        return TvmNetwork(path, threads, digest)
+        return TvmNetwork(archive, threads)
 
     @override
-    def bundle(self, path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
+    def bundle(self, archive: Archive, directory: Path, runtime: Path | None = None) -> None:
         from tunery.dialects.metaschedule.bundling.bundle import write_bundle
 
-        write_bundle(path, directory, digest, runtime)
+        write_bundle(archive, directory, runtime)
 
     @override
-    def combine(self, files: Mapping[Path, str], output: Path) -> None:
-        from tunery.dialects.metaschedule.bundling.combining import combine
+    def combine(self, parts: Sequence[Archive], writer: ArchiveWriter) -> list[dict[str, Any]]:
+        from tunery.dialects.metaschedule.loading.archive import combine
 
-        combine(files, output)
+        return combine(parts, writer)
 
 
 ENVIRONMENT = Environment(
-    preload=("tunery.dialects.metaschedule.preload",),
+    preload=(
+        "lightgbm",  # no thread of it starts before a fork
+        "tunery.dialects.metaschedule.codegen.compilation",
+        "tunery.dialects.metaschedule.importing.extraction",
+        "tunery.dialects.metaschedule.search.proposer",
+    ),
     measuring_preload=("tunery.dialects.metaschedule.loading.kernel",),
     variables={"TVM_BIND_THREADS": "0"},  # TVM otherwise moves every process to core 0, whatever its affinity
     thread_variables=("TVM_NUM_THREADS",),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tunery._errors import DialectError
-from tunery.dialects.metaschedule.loading.transforms import TILES
+from tunery.dialects.metaschedule.loading.preparing import TILES
 
 TILES_NUMBERS = 4
 

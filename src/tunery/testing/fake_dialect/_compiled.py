@@ -1,12 +1,12 @@
 """Compiled fake networks: an archive whose manifest holds programs and schedules, and what runs it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import TARGETS, ArchiveError, new_archive, open_archive
-from tunery._errors import DialectError, UsageError
+from tunery._archive import Archive, ArchiveError, ArchiveWriter, new_archive
+from tunery._errors import UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.domain import Candidate, Target, Task, TensorSpec, Workload
@@ -36,30 +36,24 @@ def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candida
         archive.finish({"dialect": "fake", "format": _FORMAT, "target": config, "tasks": parts})
 
 
-def combine_networks(files: Mapping[Path, str], path: Path) -> None:
-    """Write a file of several of one network, for different targets; the first is the best."""
-    found = [FakeCompiledNetwork(one, None, digest).data for one, digest in files.items()]
-    programs = [[task["program"] for task in data["tasks"]] for data in found]
-    targets = [data["target"] for data in found]
+def combine_networks(parts: Sequence[Archive], writer: ArchiveWriter) -> list[dict[str, Any]]:
+    """Return what to say of parts of one network, for different targets; the first is the best."""
+    manifests = [FakeCompiledNetwork(part).data for part in parts]
+    programs = [[task["program"] for task in data["tasks"]] for data in manifests]
+    targets = [data["target"] for data in manifests]
     if any(one != programs[0] for one in programs) or any(targets.count(one) > 1 for one in targets):
-        names = ", ".join(map(str, files))
+        names = ", ".join(str(part.path) for part in parts)
         raise UsageError(f"{names} are not of one network for different targets; combine files that are")
-    with new_archive(path) as archive:
-        several = [{"target": data["target"], "tasks": data["tasks"]} for data in found]
-        archive.finish({"dialect": "fake", "format": _FORMAT, TARGETS: several})
+    return [writer.copy_part(part, str(number)) for number, part in enumerate(parts)]
 
 
 class FakeCompiledNetwork(CompiledNetwork):
     """Runs each task once, one after the other; its time counts each task as often as it has call sites."""
 
-    def __init__(self, path: Path, threads: int | None, digest: str = "") -> None:
-        try:
-            with open_archive(path, digest) as archive:
-                data = archive.manifest
-            if data["format"] != _FORMAT:
-                raise ValueError("its format is another")  # noqa: TRY301 - one message for all mistakes
-        except (OSError, ArchiveError, KeyError, ValueError, TypeError) as error:
-            raise DialectError(f"{path} is no compiled fake network: {error}") from error
+    def __init__(self, archive: Archive, threads: int | None = None) -> None:
+        data = archive.manifest
+        if data.get("format") != _FORMAT:
+            raise ArchiveError("its format is another")
         self.data = data
         self.threads = threads or int(data["target"]["threads"])
         target = Target("fake", data["target"]["config"], self.threads)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from tunery._archive import Archive, ArchiveWriter
 from tunery._errors import DialectError, TargetError, UsageError
 from tunery.costmodels.columns import FeatureRows, Layout
 from tunery.devices import Device
@@ -187,22 +189,23 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         write_network(output, target, used)
         return Compiled(str(output), coverage)
 
-    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> FakeCompiledNetwork:
-        return FakeCompiledNetwork(path, threads, digest)
+    def load_network(self, archive: Archive, threads: int | None = None) -> FakeCompiledNetwork:
+        return FakeCompiledNetwork(archive, threads)
 
-    def bundle(self, path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
-        FakeCompiledNetwork(path, None, digest)
+    def bundle(self, archive: Archive, directory: Path, runtime: Path | None = None) -> None:
+        FakeCompiledNetwork(archive)
         if runtime:
             raise UsageError(f"there are no libraries in {runtime}; a file of this dialect needs none")
-        shutil.copy(path, directory / "network")
+        shutil.copy(archive.path, directory / "network")
 
-    def combine(self, files: Mapping[Path, str], output: Path) -> None:
-        combine_networks(files, output)
+    def combine(self, parts: Sequence[Archive], writer: ArchiveWriter) -> list[dict[str, Any]]:
+        return combine_networks(parts, writer)
 
     @classmethod
     def run_compiled(cls, path: str | Path, inputs: Sequence[Array]) -> list[Array]:
         """Run a compiled network on the network's inputs, in order, and return its outputs."""
-        return FakeCompiledNetwork(Path(path), None)(*inputs)
+        with Archive(Path(path)) as archive:
+            return FakeCompiledNetwork(archive)(*inputs)
 
     def candidate(self, task: Task, index: int) -> Candidate:
         return FakeSpace(task).candidate(index)

@@ -8,9 +8,9 @@ from tunery._errors import EngineError
 from tunery.domain import Provenance, Task, digest
 from tunery.engines import Role
 from tunery.runtime.runtime import Runtime
-from tunery.tuning.calls import Context
+from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning
-from tunery.tuning.search.proposer import ProposalFilter
+from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.state import SearchState
 from tunery.tuning.search.stored import StoredTask, stored_tasks
 from tunery.tuning.search.task_search import TaskSearch

@@ -14,18 +14,21 @@ from tunery.runtime.foreign_load import marked
 from tunery.runtime.runtime import Runtime
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
-from tunery.tuning.calls import Context, stage
+from tunery.tuning.calls import stage
+from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.pipeline import BuiltCandidate, build_all
 from tunery.tuning.search import events as ev
 from tunery.tuning.search import finals
-from tunery.tuning.search.events import CandidateResult
-from tunery.tuning.search.finals import BuiltBaselines
+from tunery.tuning.search.baselines import BuiltBaselines
+from tunery.tuning.search.events import Result
+from tunery.tuning.search.hints import hinted
 from tunery.tuning.search.known import tried
-from tunery.tuning.search.proposer import ProposalFilter, TaskProposer
+from tunery.tuning.search.proposal_filter import ProposalFilter
+from tunery.tuning.search.proposer import TaskProposer
 from tunery.tuning.search.races import Races
 from tunery.tuning.search.state import NOTHING_RIGHT, SearchState
-from tunery.tuning.search.stored import StoredTask, hinted, measured_elsewhere, stored_best, stored_records
+from tunery.tuning.search.stored import StoredTask, measured_elsewhere, stored_best, stored_records
 
 _LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
 _NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs that time it for the first time
@@ -78,7 +81,7 @@ class TaskSearch:
         held_s = sum(one.build_s + one.measure_s * context.runtime.threads for one in trials)
         return ev.Restored(
             context.job_id,
-            tuple((one.job_id, CandidateResult.of(one.candidate, one.measurement)) for one in stored.records),
+            tuple((one.job_id, Result.of(one.candidate, one.measurement)) for one in stored.records),
             tuple(one.key for one in finals.select(stored.records)),
             stored.best,
             Cost(held_s, context.account.power.joules(held_s)),
@@ -280,9 +283,7 @@ class TaskSearch:
         """Store a measurement and its cost in one commit, and let it take the place of an earlier one."""
         await payer.account.record(self.task, [payer.record(candidate, measurement)], bills)
         open_to = tuple(job_id for job_id, job in self.jobs.items() if job.takes_part)
-        counted = self.state.handle(
-            ev.CandidateMeasured(payer.job_id, CandidateResult.of(candidate, measurement), open_to)
-        )
+        counted = self.state.handle(ev.Measured(payer.job_id, Result.of(candidate, measurement), open_to))
         assert isinstance(counted, ev.Counted)
         for job_id in counted.jobs:
             self.jobs[job_id].trials += 1

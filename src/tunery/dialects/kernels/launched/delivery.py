@@ -1,7 +1,6 @@
 """A tuned kernel for a device as a file: its source under its parameters, and a header for programs that launch it."""
 
 import json
-import shlex
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from tunery._archive import ArchiveError, new_archive, open_archive
+from tunery._archive import Archive, ArchiveError, new_archive
 from tunery._errors import DeviceLostError, DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
@@ -76,23 +75,19 @@ class LaunchedKernel(CompiledNetwork):
 
     dialect: ClassVar[str]
 
-    def __init__(self, path: Path, threads: int | None, digest: str) -> None:
+    def __init__(self, archive: Archive, threads: int | None) -> None:
         from tunery.dialects._loaded import thread_count
 
-        try:
-            with open_archive(path, digest) as archive:
-                if archive.manifest["format"] != f"{self.dialect}-1":
-                    raise ArchiveError("it is of another version")  # noqa: TRY301 - one message for all faults
-                kernel = read_specification(str(archive.manifest["kernel"]))
-                configuration = dict(archive.manifest["parameters"])
-                self.threads = thread_count(threads, archive.manifest["threads"])
-        except (ArchiveError, DialectError, KeyError, ValueError, TypeError) as error:
-            again = f"write it again with `tunery compile KERNEL.toml -o {shlex.quote(str(path))}`"
-            raise UsageError(f"{path} is damaged: {error}; {again}") from error
+        manifest = archive.manifest
+        if manifest["format"] != f"{self.dialect}-1":
+            raise ArchiveError("it is of another version")
+        kernel = read_specification(str(manifest["kernel"]))
+        configuration = dict(manifest["parameters"])
+        self.threads = thread_count(threads, manifest["threads"])
         try:
             self._loaded = self._built(kernel, configuration)
         except DialectError as error:
-            raise UsageError(f"{path} cannot be run here: {error}") from error
+            raise UsageError(f"{archive.path} cannot be run here: {error}") from error
         self._names = [one.name for one in kernel.inputs]
         self.inputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.inputs)
         self.outputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.outputs)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from tunery._archive import ACCEPTS, ArchiveError, open_archive, part_of
+from tunery._archive import ACCEPTS, Archive
 from tunery._errors import DialectError, UsageError
 from tunery.dialects import Array
 from tunery.dialects.metaschedule.bundling.libraries import Libraries
@@ -32,26 +32,25 @@ _MOST_LINES = {"input": 4096, "output": 4096, "weight": 4096, "segment": 1024}  
 _NAME = re.compile(r"[\w.-]{1,40}")
 
 
-def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
+def write_bundle(archive: Archive, directory: Path, runtime: Path | None = None) -> None:
     """Write a bundle of a compiled network to an empty directory, for machines like this one or those of `runtime`."""
     libraries = Libraries(runtime)
     for name in (_NETWORK, "lib/cmake/tunery", "include"):
         (directory / name).mkdir(parents=True)
-    try:
-        parts = list(_parts(path, digest, libraries.machine))
-        _check_machine(path, parts, libraries)
-        with (directory / _NETWORK / "weights.bin").open("xb") as file:
-            weights = _Weights(file)
-            each = (one for digest, manifest in parts for one in _written(path, digest, manifest, directory, weights))
-            written = list(islice(each, _MOST_PARTS + 1))
-    except ArchiveError as error:
-        raise UsageError(f"{path} is damaged: {error}; write it again with `tunery compile`") from error
-    _check_room(path, written)
+    numbers = [number for shape in archive.shapes for number in shape]
+    parts = [archive.of(number) for number in numbers if _is_for(archive.parts[number], libraries.machine)]
+    if not parts:
+        raise _of_another_machine(archive, libraries)
+    with (directory / _NETWORK / "weights.bin").open("xb") as file:
+        weights = _Weights(file)
+        every = (entry for part in parts for entry in _written(part, directory, weights))
+        written = list(islice(every, _MOST_PARTS + 1))
+    _check_room(archive.path, written)
     for number, (lines, content) in enumerate(written):
         place = directory / _NETWORK / str(number)
         content.rename(place) if content else place.mkdir()
         (place / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    manifests = [manifest for _, manifest in parts]
+    manifests = [part.manifest for part in parts]
     for manifest in manifests:
         if manifest["dialect"] != ONNXRUNTIME:
             libraries.check(manifest["versions"])
@@ -63,26 +62,17 @@ def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | 
     (directory / "README").write_text(_README.format_map(_Named(manifests, libraries.machine)), encoding="utf-8")
 
 
-def _parts(path: Path, digest: str, machine: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with open_archive(path, digest) as archive:
-        whole, shapes = archive.digest, len(archive.shapes) or 1
-    for shape in range(shapes):
-        with open_archive(path, part_of(whole, shape)) as archive:
-            for target, manifest in enumerate(archive.targets):
-                if manifest["dialect"] == ONNXRUNTIME or machine_of(manifest.get("target", {})) == machine:
-                    yield part_of(whole, shape, target), manifest
+def _is_for(manifest: Mapping[str, Any], machine: str) -> bool:
+    return manifest["dialect"] == ONNXRUNTIME or machine_of(manifest.get("target", {})) == machine
 
 
-def _check_machine(path: Path, parts: Sequence[object], libraries: Libraries) -> None:
-    """Check that a file holds anything for the machine of the libraries."""
-    if parts:
-        return
-    with open_archive(path) as archive:
-        machine = machine_of(archive.manifest.get("target", {}))
+def _of_another_machine(archive: Archive, libraries: Libraries) -> UsageError:
+    machine = machine_of(archive.manifest.get("target", {}))
     if machine == platform.machine():
-        raise UsageError(f"{path} was compiled for {machine}, and the libraries are for {libraries.machine}")
-    raise UsageError(
-        f"{path} was compiled for {machine:.40}, whose libraries are not here: {libraries.advice(f'{machine:.40}')}"
+        return UsageError(f"{archive.path} was compiled for {machine}, and the libraries are for {libraries.machine}")
+    return UsageError(
+        f"{archive.path} was compiled for {machine:.40}, whose libraries are not here: "
+        f"{libraries.advice(f'{machine:.40}')}"
     )
 
 
@@ -120,16 +110,14 @@ class _Weights:
 _Written = tuple[list[str], Path | None]
 
 
-def _written(
-    path: Path, digest: str, manifest: Mapping[str, Any], directory: Path, weights: _Weights
-) -> Iterator[_Written]:
+def _written(part: Archive, directory: Path, weights: _Weights) -> Iterator[_Written]:
     """Write what a part needs, and yield the lines that describe it and the directory of its files."""
-    if manifest["dialect"] == ONNXRUNTIME:
-        yield from _whole(path, digest, directory)
+    if part.manifest["dialect"] == ONNXRUNTIME:
+        yield from _whole(part, directory)
         return
     content = directory / f"part{len(list(directory.iterdir()))}"
     content.mkdir()
-    manifest, arrays, segments = read_archive(path, content, digest, anywhere=True)
+    manifest, arrays, segments = read_archive(part, content, anywhere=True)
     if segments:
         (content / SEGMENTS).write_bytes(b"".join(segments))
     code = f"code {(content / LIBRARY).stat().st_size}"
@@ -139,10 +127,9 @@ def _written(
     yield lines, content
 
 
-def _whole(path: Path, digest: str, directory: Path) -> Iterator[_Written]:
+def _whole(part: Archive, directory: Path) -> Iterator[_Written]:
     """Write a model that ONNX Runtime runs, and yield the lines for each shape that it is run for."""
-    with open_archive(path, digest) as archive:
-        manifest, model = archive.manifest, archive.read(MODEL)
+    manifest, model = part.manifest, part.read(MODEL)
     (directory / _NETWORK / _WHOLE).write_bytes(model)
     names = [(name, dtype) for name, _, dtype in manifest["inputs"]]
     for shapes in manifest.get(ACCEPTS, [[shape for _, shape, _ in manifest["inputs"]]]):

@@ -6,7 +6,7 @@ from typing import Any
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.loading.transforms import transformed
+from tunery.dialects.metaschedule.loading.preparing import transformed
 
 Transforms = Mapping[int, str]
 

@@ -7,7 +7,7 @@ expressions, kept as nested lists that JSON can hold.
 from typing import Any
 
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.loading.packing import OPERATORS, Index
+from tunery.dialects.metaschedule.loading.preparing import OPERATORS, Index
 
 
 def read_packing(function: Any) -> dict[str, tuple[str, list[Index]]] | None:

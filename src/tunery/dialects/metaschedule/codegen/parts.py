@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunery.dialects import Array, Built
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen.arguments import constant_everywhere
-from tunery.dialects.metaschedule.loading.packing import Index
+from tunery.dialects.metaschedule.loading.preparing import Index
 from tunery.dialects.metaschedule.loading.weights import Weight
 from tunery.domain import Candidate
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from tunery._archive import Archive
 from tunery._errors import DialectError
 from tunery.dialects import Array
 from tunery.dialects.metaschedule.codegen.compilation import compile_network
@@ -41,7 +42,8 @@ def _run(model: onnx.ModelProto, given: Sequence[Array], target: Target) -> list
         inputs, outputs = (tuple(_spec(one) for one in side) for side in (model.graph.input, model.graph.output))
         apart = Network("apart", str(path), digest(str(path)), str(path), inputs, outputs, 0)
         compile_network(apart, target, {}, made)
-        return TvmNetwork(made)(*given)
+        with Archive(made) as archive:
+            return TvmNetwork(archive)(*given)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

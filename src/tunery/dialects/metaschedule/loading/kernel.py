@@ -13,8 +13,7 @@ from tunery._errors import DialectError
 from tunery.devices import ConstantBuffers, Device
 from tunery.dialects import Array, Built, Kernel
 from tunery.dialects.metaschedule.loading import library
-from tunery.dialects.metaschedule.loading.packing import pack
-from tunery.dialects.metaschedule.loading.transforms import transformed
+from tunery.dialects.metaschedule.loading.preparing import pack, transformed
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.domain import Task
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
+from tunery._archive import Archive
 from tunery._errors import WorkError
 from tunery._processor import granted_cores
 from tunery.dialects import Array, CompiledNetwork
@@ -41,9 +42,9 @@ _PATIENCE_S = 60.0
 class TvmNetwork(CompiledNetwork):
     """A compiled network in this process, on Relax's virtual machine."""
 
-    def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
+    def __init__(self, archive: Archive, threads: int | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            manifest, self._weights, segments = read_archive(path, Path(scratch), digest)
+            manifest, self._weights, segments = read_archive(archive, Path(scratch))
             self.threads = thread_count(threads, manifest["threads"])
             self._library = library.load(Path(scratch, LIBRARY))
             library.set_threads(self._library, self.threads)

@@ -16,8 +16,15 @@ import numpy as np
 from tunery._archive import MemberWriter
 from tunery.dialects import Array
 from tunery.dialects.metaschedule.loading import library
-from tunery.dialects.metaschedule.loading.packing import Index, pack, unpack
-from tunery.dialects.metaschedule.loading.transforms import TILES, from_tiles, transformed, transformed_shape
+from tunery.dialects.metaschedule.loading.preparing import (
+    TILES,
+    Index,
+    from_tiles,
+    pack,
+    transformed,
+    transformed_shape,
+    unpack,
+)
 
 WEIGHTS = "weights.bin"
 _LEAST = 4096

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.features import FeatureCache
-from tunery.dialects.metaschedule.loading.transforms import TILES
+from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer, TileProposer
 from tunery.dialects.metaschedule.search.suggestions import (

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from tunery.dialects import Observation
 from tunery.dialects.metaschedule.features.features import FeatureCache
-from tunery.dialects.metaschedule.loading.transforms import TILES
+from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part

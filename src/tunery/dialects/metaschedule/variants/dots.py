@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH, DOTS, dot_groups
+from tunery.dialects.metaschedule.loading.preparing import DOT_CHANNELS, DOT_DEPTH, DOTS, dot_groups
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import Product, fuse, long_of, moved, padded_rows, shape_of
 from tunery.dialects.metaschedule.variants.scheduling import around_reduction, result_of, unroll

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH
+from tunery.dialects.metaschedule.loading.preparing import DOT_CHANNELS, DOT_DEPTH
 from tunery.dialects.metaschedule.variants import dots
 from tunery.dialects.metaschedule.variants.rewriting import long_of, padded_rows, shape_of
 from tunery.dialects.metaschedule.variants.scheduling import Designs, extents_of, unroll

@@ -15,12 +15,13 @@ from tunery.dialects.metaschedule.codegen.regions import TRANSPOSE
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.concatenations import realized, whole_regions
 from tunery.dialects.metaschedule.variants.rewriting import long_of, mapped, shape_of, variable
-from tunery.dialects.metaschedule.variants.scheduling import reductions
+from tunery.dialects.metaschedule.variants.scheduling import Designs, reductions
 
-NAME = "transposes"
+NAME, SHUFFLES = "transposes", "shuffles"
 _SERIAL, _PARALLEL = 0, 1  # TVM's kinds of loops
 _COLUMNS, _ROWS = 16, 256  # of one block: whole lines of the cache, and little enough for the first level
 _LEAST_ROWS, _LEAST_COLUMNS = 8, 8
+_MOST_GROUPS = 8
 
 
 def rewrite(module: Any) -> Any:
@@ -178,3 +179,62 @@ class _Change:
 def _size(whole: int, begin: Any, most: int) -> Any:
     [size] = long_of(most)
     return size if whole % most == 0 else tvm.tirx.min(size, long_of(whole)[0] - begin)
+
+
+def shuffle_designs(module: Any, lanes: int) -> Designs | None:
+    """Return what schedules a shuffle of the last axis, of few groups or of groups of few; None if it is another.
+
+    Written as one loop over the result, each number is read alone, by an index that divides: a third of the speed.
+    """
+    schedule = tvm.s_tir.Schedule(module)
+    if reductions(schedule):
+        return None
+    try:
+        store = schedule.get(_last(schedule)).body
+    except tvm.s_tir.ScheduleError:
+        return None
+    groups = _groups(schedule.get(_last(schedule)), lanes) if isinstance(store, tvm.tirx.BufferStore) else 0
+    return (lambda schedule: [_shuffled(schedule, groups)]) if groups else None
+
+
+def _last(schedule: Any) -> Any:
+    """Return the last block, with those before it inlined."""
+    *others, last = schedule.get_child_blocks(schedule.get_sblock("root"))
+    for block in others:
+        schedule.compute_inline(block)
+    return last
+
+
+def _groups(block: Any, lanes: int) -> int:
+    """Return how many numbers that are read apart follow one another in the result; 0 if it is no shuffle."""
+    loads, store = list[Any](), block.body
+    tvm_ffi.structural_walk(store.value, ((tvm.ir.TensorLoad,), loads.append), order="pre")
+    axes, extents = [axis.var for axis in block.iter_vars], shape_of(store.buffer)
+    if len(loads) != 1 or shape_of(loads[0].source) != extents or len(axes) != len(extents):
+        return 0
+    analyzer, channels = tvm.sym.Analyzer(), extents[-1]
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    *outer, last = loads[0].indices
+    if not all(analyzer.can_prove_equal(index, axis) for index, axis in zip(outer, axes, strict=False)):
+        return 0
+    second = analyzer.simplify(mapped(last, {axes[-1]: long_of(1)[0]}.get))
+    width = int(second) if isinstance(second, tvm.tirx.IntImm) else 0
+    if width < 2 or channels % width or channels < 2 * lanes or min(width, channels // width) > _MOST_GROUPS:
+        return 0
+    groups = channels // width
+    one, count = long_of(width, groups)
+    shuffled = tvm.tirx.floormod(axes[-1], count) * one + tvm.tirx.floordiv(axes[-1], count)
+    return groups if analyzer.can_prove_equal(last, shuffled) else 0
+
+
+def _shuffled(schedule: Any, groups: int) -> Any:
+    s = schedule
+    *outer, channels = s.get_loops(_last(s))
+    step, group = s.split(channels, [None, groups])
+    few = group if groups <= _MOST_GROUPS else step
+    if few is step:
+        s.reorder(group, step)
+    s.unroll(few)
+    s.parallel(s.fuse(*outer) if len(outer) > 1 else outer[0])
+    return s

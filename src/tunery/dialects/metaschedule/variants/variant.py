@@ -15,7 +15,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.loading.transforms import TILES
+from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
 from tunery.dialects.metaschedule.tiles.designs import Design, designs_of, registers_of
 from tunery.dialects.metaschedule.tiles.kernels import fits
@@ -155,6 +155,11 @@ def _tiles(module: Any, target: Any) -> Variant | None:
     return Variant(TILES, module, transforms, tiles=[astuple(design) for design in designs], written=written)
 
 
+def _shuffles(module: Any, target: Any) -> Variant | None:
+    design = transposes.shuffle_designs(module, lanes_of(target))
+    return design and Variant(transposes.SHUFFLES, module, design=design)
+
+
 def _as_it_is(schedule: Any) -> list[Any]:
     return [schedule]
 
@@ -168,6 +173,7 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     rows.NAME: _rows,
     transposes.NAME: _transposes,
     TILES: _tiles,
+    transposes.SHUFFLES: _shuffles,
 }
 
 

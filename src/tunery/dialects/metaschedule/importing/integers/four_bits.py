@@ -14,7 +14,7 @@ from onnx.external_data_helper import uses_external_data
 
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.rules.common import emitter, shape_of
-from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH, dot_groups
+from tunery.dialects.metaschedule.loading.preparing import DOT_CHANNELS, DOT_DEPTH, dot_groups
 from tunery.dialects.metaschedule.variants import nibbles
 
 _LOW, _BITS = 15, 4

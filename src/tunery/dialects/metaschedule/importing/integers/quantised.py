@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS
+from tunery.dialects.metaschedule.loading.preparing import DOT_CHANNELS
 from tunery.dialects.metaschedule.variants import dots
 
 PRODUCT = "TuneryProduct"

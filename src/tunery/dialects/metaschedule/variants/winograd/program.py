@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
-from tunery.dialects.metaschedule.loading.transforms import KERNEL, Matrix, matrices
+from tunery.dialects.metaschedule.loading.preparing import KERNEL, Matrix, matrices
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import Fused, fuse, long_of, shape_of
 
