@@ -281,3 +281,13 @@ def test_packed_weights_are_found_again() -> None:
         [packed] = transformed([weights], {0: name})
         assert packed.shape == transformed_shape(shape, name)
         np.testing.assert_array_equal(from_tiles(packed, shape, name), weights)
+
+
+def test_rows_that_share_lines_of_a_cache_have_smaller_tiles(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    rows = {}
+    for depth in (1000, 1024):
+        nodes, constants = [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": rng.random((depth, 256))}
+        [task] = dialect.extract(write_network(tmp_path, str(depth), nodes, {"x": (196, depth)}, constants), target)
+        rows[depth] = variants(task).found[TILES].tiles[0][0]
+    assert rows[1024] <= min(rows[1000], 8)

@@ -21,6 +21,8 @@ _LATENCY = 4  # cycles of a multiply-add: no step of a sum takes less
 _CALL_CYCLES = 20
 _LOAD_BYTES = 32  # that a cycle loads
 _CONSIDERED = 3
+_ALIASED, _WAYS, _MISSES = 1024, 8, 1.3
+"""Rows so many floats apart share the few lines of a set of the nearest cache, and more than fit cost so much more."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,13 @@ def cycles(product: Product, rows: int, vectors: int, lanes: int) -> float:
     total_vectors = -(-product.columns.extent // lanes)
     full, rest = divmod(total_vectors, vectors)
     many, few, small = row_tiles(product.row_count, rows)
+    apart = product.rows[-1].data if product.rows else 1
     found = 0.0
     for width, columns in ((vectors, full), (rest, int(rest > 0))):
         for height, count in ((rows, many), (small, few)):
             loads = height / 2 + width * max(1.0, 4 * lanes / _LOAD_BYTES) / 2
             step = max(height * width / 2 * max(1.0, 4 * lanes / _LOAD_BYTES), _LATENCY, loads)
+            step *= _MISSES if height > _WAYS and apart % _ALIASED == 0 else 1.0
             found += columns * count * (product.steps * step + _CALL_CYCLES + 2 * height * width)
     return found
 
