@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_UNROLLED = 4
+_UNROLLED = 2
 _AHEAD = 16  # steps of the sum by which the columns' values are prefetched
 _LINE = 16  # floats of a cache line
 
