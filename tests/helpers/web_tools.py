@@ -48,9 +48,9 @@ class Site:
 
 
 @asynccontextmanager
-async def site_in(directory: Path) -> AsyncIterator[Site]:
+async def site_in(directory: Path, url: str = "") -> AsyncIterator[Site]:
     (directory / "files").mkdir(exist_ok=True)
-    with open_store(str(directory / "store.db")) as store:
+    with open_store(url or str(directory / "store.db")) as store:
         async with JobManager(store, record=False) as manager:
             token = await manager.store.write(first_token)
             yield Site(manager, create_app(manager, directory / "files"), token)

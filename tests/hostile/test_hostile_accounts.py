@@ -1,12 +1,23 @@
 """An account that takes all it can get: others are served as before, and learn nothing of it."""
 
 import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from web_tools import Serve, Site
+from web_tools import Serve, Site, site_in
+
+from postgres_server import PostgresServer, binaries
+from tunery.web._bodies import without_places
+from tunery.web._retention import forget_files, sweep
 
 pytestmark = [pytest.mark.hostile, pytest.mark.jobs]
 QUICK = {"model": "fake:web?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}
@@ -120,3 +131,181 @@ def test_jobs_of_another_account_are_refused_and_states_are_chosen_before_paging
         assert (await bob.get("/v1/jobs", params={"account": "bob"})).status_code == 200
 
     serve(main)
+
+
+# -- uploads -----------------------------------------------------------------------------------------------------------
+
+
+def digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def test_uploads_have_a_quota_are_deleted_by_their_owner_and_expire(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann", upload_bytes=1000), await site.account("bob", upload_bytes=1000)
+        files = site.app.state.service.files
+        first, shared, large = b"a" * 400, b"b" * 500, b"c" * 601
+        assert (await ann.put(f"/v1/blobs/{digest(first)}", content=first)).status_code == 201
+        for content in (large, chunks(large)):  # of a size that is said before, and of one that is not
+            refused = await ann.put(f"/v1/blobs/{digest(large)}", content=content)
+            assert (refused.status_code, refused.json()["type"]) == (413, "urn:tunery:problem:quota")
+        both = await asyncio.gather(
+            *(ann.put(f"/v1/blobs/{digest(x * 400)}", content=chunks(x * 400)) for x in (b"x", b"y"))
+        )
+        assert sorted(answer.status_code for answer in both) == [201, 413], "what is under way counts"
+        for name in (b"x", b"y"):
+            await ann.delete(f"/v1/blobs/{digest(name * 400)}")
+        for who in (ann, bob):
+            assert (await who.put(f"/v1/blobs/{digest(shared)}", content=shared)).status_code == 201
+
+        assert (await bob.delete(f"/v1/blobs/{digest(first)}")).status_code == 404
+        assert (await bob.delete(f"/v1/blobs/{digest(shared)}")).status_code == 204
+        assert (await ann.get(f"/v1/blobs/{digest(shared)}")).content == shared
+        assert (await ann.delete(f"/v1/blobs/{digest(shared)}")).status_code == 204
+        assert [one["digest"] for one in (await ann.get("/v1/blobs")).json()] == [digest(first)]
+        assert [path.read_bytes() for path in files.glob("blobs/*/*")] == [first]
+
+        await site.manager.store.write(lambda store: forget_files(store, files, -60.0))
+        assert (await ann.get("/v1/blobs")).json() == []
+        assert not list(files.glob("blobs/*/*"))
+
+    serve(main)
+
+
+async def chunks(blob: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(blob), 100):
+        await asyncio.sleep(0)
+        yield blob[start : start + 100]
+
+
+def test_what_cut_uploads_left_goes_with_the_next_start(tmp_path: Path) -> None:
+    for name in ("blobs/aa/.part-x", "models/.part-y/net.onnx", ".export-z/records.jsonl", "blobs/aa/aaaa"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["aaaa"]
+
+
+# -- accounts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_disabled_account_is_out_until_it_is_enabled_and_a_deleted_one_for_good(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        blob = b"model"
+        assert (await ann.put(f"/v1/blobs/{digest(blob)}", content=blob)).status_code == 201
+        jobs = [await submitted(ann, {**SLOW, "kind": kind}) for kind in ("extract", "tune", "tune")]
+        assert (await bob.patch("/v1/accounts/ann", json={"state": "disabled"})).status_code == 403
+        assert (await bob.delete("/v1/accounts/ann")).status_code == 403
+        assert (await bob.get("/v1/audit")).status_code == 403
+
+        assert (await site.admin.patch("/v1/accounts/ann", json={"state": "disabled"})).json()["state"] == "disabled"
+        assert (await ann.get("/v1/me")).status_code == 401
+        assert {(await site.admin.get(f"/v1/jobs/{job}")).json()["state"] for job in jobs} == {"paused"}
+        await site.admin.patch("/v1/accounts/ann", json={"state": "active"})
+        assert (await ann.get("/v1/me")).status_code == 200
+
+        assert (await site.admin.delete("/v1/accounts/ann")).status_code == 204
+        assert (await ann.get("/v1/me")).status_code == 401
+        assert {(await site.admin.get(f"/v1/jobs/{job}")).json()["state"] for job in jobs} == {"cancelled"}
+        assert not list(site.app.state.service.files.glob("blobs/*/*"))
+        assert (await site.admin.post("/v1/accounts", json={"name": "ann"})).status_code == 422, "nobody gets its name"
+        assert "ann" not in {one["name"] for one in (await site.admin.get("/v1/accounts")).json()}
+        for last in ({"state": "disabled"}, {"role": "user"}):
+            assert (await site.admin.patch("/v1/accounts/admin", json=last)).status_code == 422
+        assert (await site.admin.delete("/v1/accounts/admin")).status_code == 422
+
+    serve(main)
+
+
+def test_what_accounts_do_is_noted_without_their_tokens(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        await ann.get("/v1/me")
+        made = (await ann.post("/v1/accounts/ann/tokens", json={"label": "ci"})).json()
+        await ann.post("/v1/accounts", json={"name": "eve"})
+        await ann.post("/v1/jobs", json={"model": "nonsense"})
+        await site.client("nonsense").post("/v1/accounts", json={"name": "eve"})
+        await site.admin.patch("/v1/accounts/ann", json={"month_money": 5})
+        log = (await site.admin.get("/v1/audit")).json()
+        assert [(one["account"], one["action"], one["status"]) for one in log] == [
+            ("admin", "PATCH /v1/accounts/ann", 200), ("ann", "POST /v1/accounts", 403),
+            ("ann", "POST /v1/accounts/ann/tokens", 201),
+        ]  # fmt: skip
+        assert made["token"] not in json.dumps(log)
+        assert all(one["source"] and one["at"] for one in log)
+        assert (await site.admin.get("/v1/audit", params={"limit": 1, "before": log[0]["id"]})).json() == log[1:2]
+        assert (await site.admin.delete("/v1/audit")).status_code == 405
+
+    serve(main)
+
+
+# -- what leaves the machine -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "shown"), [
+    ("postgresql://tunery:secret@db.example.org:5432/x does not answer (connection to server at \"10.0.0.7\", "
+     "port 5432 failed: refused)", "the store does not answer (connection to a server failed: refused)"),
+    ("the store sqlite:////srv/tunery/store.db is damaged", "the store is damaged"),
+    ("cannot read /home/ann/models/net.onnx: gone", "cannot read net.onnx: gone"),
+    ("ssh pi@10.0.0.7: no route to 192.0.2.7:22", "ssh a server: no route to a server"),
+    ("/usr/bin/ld: cannot find /tmp/run-1/x.o", "ld: cannot find x.o"),
+    ("node /layer1/conv1/Conv has no input; see https://onnx.ai/onnx/operators", None),
+    ("LLVM 20.1.0 of TVM 0.27.0.post1 took 1.5 s/task", None),
+])  # fmt: skip
+def test_no_message_names_places_servers_or_users(tmp_path: Path, said: str, shown: str | None) -> None:
+    assert without_places(said, tmp_path) == (said if shown is None else shown)
+    assert json.loads(without_places(json.dumps({"message": said}), tmp_path))["message"] == (shown or said)
+    assert without_places(said, None) == said, "its own user sees all"
+
+
+def test_a_store_that_is_away_is_an_answer_within_seconds_and_no_job_fails_for_it(tmp_path: Path) -> None:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("needs PostgreSQL's programs (Debian, Ubuntu: apt-get install postgresql)")
+    server = PostgresServer(programs)
+
+    async def main(url: str) -> None:
+        async with site_in(tmp_path, url) as site:
+            ann = await site.account("ann")
+            job = await submitted(ann, {**QUICK, "model": "fake:web?tasks=2&build_s=0.1", "budget": "60trials"})
+            while (await ann.get(f"/v1/jobs/{job}")).json()["state"] == "queued":
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(server.stop)
+            calls = [ann.get("/readyz"), ann.get("/v1/me"), ann.get("/v1/jobs"), ann.get(f"/v1/jobs/{job}"),
+                     ann.post("/v1/jobs", json=QUICK), ann.get("/v1/usage")]  # fmt: skip
+            for answer in await asyncio.wait_for(asyncio.gather(*calls), 30):
+                assert (answer.status_code, answer.json()["type"]) == (503, "urn:tunery:problem:store-away"), (
+                    answer.text
+                )
+                assert int(answer.headers["retry-after"]) > 0
+                assert str(server.port) not in answer.text
+            server.start()  # in the main thread: it ends with the thread that has started it
+            assert (await ended(ann, job))["state"] == "done"
+
+    try:
+        server.start()
+        with server.database() as url:
+            asyncio.run(main(url))
+    finally:
+        server.close()
+
+
+def test_a_cache_that_everybody_can_write_is_refused_at_the_start(tmp_path: Path, serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        assert (await ann.get("/readyz")).status_code == 200
+        cache.chmod(0o777)
+        answer = await ann.get("/readyz")
+        assert answer.status_code == 503
+        assert "everybody can write" in answer.json()["detail"]
+        assert str(cache) not in answer.text
+
+    cache = tmp_path / "cache"
+    serve(main)
+    environment = {**os.environ, "TUNERY_CACHE": str(cache), "TUNERY_STORE": str(tmp_path / "s.db")}
+    command = [sys.executable, "-m", "tunery", "serve", "--listen", "127.0.0.1:0"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "everybody can write" in done.stderr

@@ -495,7 +495,7 @@ def test_a_job_whose_file_or_host_is_not_here_is_left_to_others_until_it_is(
             assert await two.recover() == jobs[2:]
             said = [two.shown(store.job(job)).message for job in jobs]
             assert [word in why for word, why in zip(("net.onnx", "'far'"), said, strict=False)] == [True, True]
-            assert all(platform.node() in why for why in said[:2])
+            assert not any(platform.node() in why for why in said)
             assert said[2] == ""
             assert [(store.job(job).state, store.job(job).message) for job in jobs] == [(JobState.QUEUED, "")] * 3
             await two.recover()

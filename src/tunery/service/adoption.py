@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import platform
 from collections.abc import Callable, Sequence
 
 from tunery._errors import UsageError
@@ -67,4 +66,4 @@ class Adoption:
 
 def _waits(error: UsageError) -> str:
     """Return what a job says that is left to other coordinators for an error."""
-    return f"waits for another coordinator; {platform.node()} cannot do it: {error}"[:1000]
+    return f"waits for a coordinator that can do it: {error}"[:1000]

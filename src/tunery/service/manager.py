@@ -21,6 +21,8 @@ from tunery._errors import (
     UsageError,
     problem_type,
 )
+from tunery._locks import own_directory
+from tunery._settings import cache_directory
 from tunery.domain import HostFacts, JobState, JobStatus
 from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.engines.remote.facts import host_facts
@@ -272,6 +274,13 @@ class JobManager:
         """Say what keeps jobs from being worked on, "" where nothing is known to."""
         if why := self.store.moved():
             return f"{why}; start the service again"
+        try:
+            own_directory(cache_directory())
+        except OSError as error:
+            return (
+                f"the cache {cache_directory()} cannot be used: {error.strerror}; give it the mode 0700, or name "
+                "another one by TUNERY_CACHE"
+            )
         controls = (runtime.engine.control for runtime in self.runner.runtimes)
         return next(filter(None, (control.obstacle() for control in controls if control)), "")
 

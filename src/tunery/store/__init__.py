@@ -1,6 +1,6 @@
 """The store: every task, record, job and charge, durable in SQLite (default) or PostgreSQL."""
 
-from tunery.store._accounts import StoredAccount, StoredToken
+from tunery.store._accounts import ACTIVE, DELETED, DISABLED, AuditEntry, StoredAccount, StoredToken, Upload
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
 from tunery.store._jobs import OtherVersionError, new_job_id
@@ -14,7 +14,11 @@ from tunery.store.records.records import Failure, KnownOperator, Offer, Standing
 from tunery.store.records.skipped import Skipped
 
 __all__ = [
+    "ACTIVE",
+    "DELETED",
+    "DISABLED",
     "AsyncStore",
+    "AuditEntry",
     "Charge",
     "Devices",
     "Event",
@@ -34,6 +38,7 @@ __all__ = [
     "StoredAccount",
     "StoredToken",
     "Trial",
+    "Upload",
     "file_of",
     "missing",
     "new_job_id",

@@ -1,6 +1,6 @@
-"""Who may use a service over the network: accounts, their tokens, and what they have uploaded."""
+"""Who may use a service over the network: accounts, their tokens, what they have uploaded, and what they did."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +11,17 @@ from tunery._errors import NothingFoundError, UsageError
 from tunery.store.database import schema
 from tunery.store.database.connection import Database, database_time, upsert
 
-_accounts, _tokens, _uploads = schema.accounts, schema.tokens, schema.uploads
+_accounts, _tokens, _uploads, _audit = schema.accounts, schema.tokens, schema.uploads, schema.audit
+ACTIVE, DISABLED, DELETED = "active", "disabled", "deleted"
+"""States of an account. The tokens of a disabled one do not hold; a deleted one keeps its name for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
     """An account: what it may do (`role`), and its share of the machines (`weight`, `priority`).
 
-    `month_money` is how much its jobs may cost in a calendar month (None: no limit).
+    `month_money` is how much its jobs may cost in a calendar month (None: no limit), `upload_bytes` how much it may
+    keep uploaded (None: what the service allows everybody).
     """
 
     name: str
@@ -26,6 +29,8 @@ class StoredAccount:
     weight: float = 1.0
     priority: int = 0
     month_money: float | None = None
+    upload_bytes: int | None = None
+    state: str = ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,18 @@ class Upload:
     created_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """What an account has done over the network: the call, from which address, and how it was answered."""
+
+    account: str
+    source: str
+    action: str
+    status: int
+    id: int = 0
+    at: float = 0.0
+
+
 class Accounts:
     """The store's accounts and tokens. A token is known by its digest only: nobody can read it out of the store."""
 
@@ -61,7 +78,7 @@ class Accounts:
         self._database = database
 
     def all(self) -> list[StoredAccount]:
-        query = sa.select(_accounts).order_by(_accounts.c.name)
+        query = sa.select(_accounts).where(_accounts.c.state != DELETED).order_by(_accounts.c.name)
         return [_account(row) for row in self._rows(query)]
 
     def get(self, name: str) -> StoredAccount:
@@ -76,21 +93,29 @@ class Accounts:
 
         def insert(connection: Connection) -> None:
             if connection.execute(sa.select(_accounts).where(_accounts.c.name == account.name)).first():
-                raise UsageError(f"the account {account.name!r} exists already; choose another name")
+                raise UsageError(f"there is or was an account {account.name!r} already; choose another name")
             row = {name: getattr(account, name) for name in StoredAccount.__dataclass_fields__}
             connection.execute(sa.insert(_accounts).values(**row, created_at=database_time(connection)))
 
         self._database.write(insert)
 
     def change(self, name: str, values: Mapping[str, Any], *, keep_one: str = "") -> StoredAccount:
-        """Change some of an account's fields, and return it."""
+        """Change some of an account's fields, and return it; the last active one of a role that is to stay keeps it.
+
+        A deleted one loses its tokens and uploads.
+        """
         change = sa.update(_accounts).where(_accounts.c.name == name).values(**values)
-        holders = sa.select(_accounts.c.name).where(_accounts.c.role == keep_one).with_for_update()
+        keeps = sa.and_(_accounts.c.role == keep_one, _accounts.c.state == ACTIVE)
+        holders = sa.select(_accounts.c.name).where(keeps).with_for_update()
 
         def write(connection: Connection) -> None:
-            if values.get("role", keep_one) != keep_one and connection.execute(holders).scalars().all() == [name]:
+            leaves = values.get("role", keep_one) != keep_one or values.get("state", ACTIVE) != ACTIVE
+            if leaves and connection.execute(holders).scalars().all() == [name]:
                 raise UsageError(f"{name} is the last account of the role {keep_one}; give it to another one first")
             connection.execute(change)
+            if values.get("state") == DELETED:
+                connection.execute(sa.delete(_tokens).where(_tokens.c.account == name))
+                connection.execute(sa.delete(_uploads).where(_uploads.c.account == name))
 
         if values:
             self._database.write(write)
@@ -138,7 +163,8 @@ class Accounts:
             if row is None or (row["expires_at"] is not None and row["expires_at"] <= database_time(connection)):
                 return None
             owner = sa.select(_accounts).where(_accounts.c.name == row["account"])
-            return _account(connection.execute(owner).mappings().one()), StoredToken(**row)
+            account = _account(connection.execute(owner).mappings().one())
+            return (account, StoredToken(**row)) if account.state == ACTIVE else None
 
         return self._database.read(ask)
 
@@ -156,7 +182,37 @@ class Accounts:
         rows = self._rows(query)
         if not rows:
             raise NothingFoundError(f"there is no blob sha256:{digest}; upload it first")
-        return Upload(*(rows[0][name] for name in ("digest", "name", "size_bytes", "created_at")))
+        return Upload(*(rows[0][name] for name in Upload.__dataclass_fields__))
+
+    def uploads(self, account: str) -> list[Upload]:
+        """Return what an account has uploaded, oldest first."""
+        query = sa.select(_uploads).where(_uploads.c.account == account).order_by(_uploads.c.created_at)
+        return [Upload(*(row[name] for name in Upload.__dataclass_fields__)) for row in self._rows(query)]
+
+    def drop_uploads(self, digests: Sequence[str], account: str | None = None) -> set[str]:
+        """Forget that an account, or anybody, has uploaded these; return those that nobody has any more."""
+        mine = _uploads.c.digest.in_(digests)
+        gone = mine if account is None else sa.and_(mine, _uploads.c.account == account)
+
+        def drop(connection: Connection) -> set[str]:
+            connection.execute(sa.delete(_uploads).where(gone))
+            return set(digests) - set(connection.execute(sa.select(_uploads.c.digest).where(mine)).scalars())
+
+        return self._database.write(drop)
+
+    def note(self, entry: AuditEntry) -> None:
+        """Add to what accounts have done; nothing takes it away again."""
+        row = {name: getattr(entry, name) for name in ("account", "source", "action", "status")}
+        self._database.write(
+            lambda connection: connection.execute(sa.insert(_audit).values(**row, at=database_time(connection)))
+        )
+
+    def audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
+        """Return what accounts have done, latest first, from before the entry of a number."""
+        query = sa.select(_audit).order_by(_audit.c.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(_audit.c.id < before)
+        return [AuditEntry(**row) for row in self._rows(query)]
 
     def _rows(self, query: sa.Select[Any]) -> list[RowMapping]:
         return list(self._database.read(lambda connection: connection.execute(query).mappings().all()))

@@ -2,7 +2,7 @@
 
 import json
 import re
-import sys
+import socket
 import tempfile
 from datetime import UTC, datetime
 from functools import cache
@@ -195,6 +195,7 @@ class AccountIn(_Body):
     weight: float = Field(1.0, ge=0.01, le=100)
     priority: int = Field(0, ge=0, le=10)
     month_money: float | None = Field(None, ge=0, le=1e9, description="What its jobs may cost in a month.")
+    upload_bytes: int | None = Field(None, ge=0, le=1 << 50, description="What it may keep uploaded; null: as all may.")
 
 
 class AccountChange(_Body):
@@ -204,10 +205,12 @@ class AccountChange(_Body):
     weight: float | None = Field(None, ge=0.01, le=100)
     priority: int | None = Field(None, ge=0, le=10)
     month_money: float | None = Field(None, ge=0, le=1e9)
+    upload_bytes: int | None = Field(None, ge=0, le=1 << 50)
+    state: Literal["active", "disabled"] | None = None
 
     @model_validator(mode="after")
     def _null_only_lifts_the_limit(self) -> Self:
-        for name in sorted(self.model_fields_set - {"month_money"}):
+        for name in sorted(self.model_fields_set - {"month_money", "upload_bytes"}):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} cannot be null; leave it out to keep it")
         return self
@@ -221,11 +224,24 @@ class AccountOut(BaseModel):
     weight: float
     priority: int
     month_money: float | None
+    upload_bytes: int | None
+    state: str
 
     @classmethod
     def of(cls, account: StoredAccount) -> "AccountOut":
         """Return an account as it is shown."""
         return cls(**plain(account))
+
+
+class AuditOut(BaseModel):
+    """What an account has done: the call, from which address, and how it was answered."""
+
+    id: int
+    at: datetime
+    account: str
+    source: str
+    action: str
+    status: int
 
 
 class TokenIn(_Body):
@@ -337,17 +353,31 @@ def _task_out(task: TaskState) -> dict[str, Any]:
 
 
 def without_places(text: str, files: Path | None) -> str:
-    """Return a text, or JSON, with the names alone of files of this machine; as it is where `files` is None."""
-    return text if files is None else _places(files).sub("", text)
+    """Return a text, or JSON, without what tells of this machine; as it is where `files` is None, for its own user.
+
+    Of a file its name stays; addresses of databases, servers and users go, and so does the machine's own name.
+    """
+    return text if files is None else _places(files).sub(_told, text)
+
+
+def _told(match: re.Match[str]) -> str:
+    return {"store": "the store", "address": "a server", "path": ""}[match.lastgroup or "path"]
 
 
 @cache
 def _places(files: Path) -> re.Pattern[str]:
-    """Return what finds where files lie: the service's own, temporary ones, the installation's, and its user's."""
-    ours = Path(__file__).parents[2]
-    found = {str(one) for one in (files, cache_directory(), tempfile.gettempdir(), sys.prefix, ours, Path.home())}
-    longest_first = sorted(found - {"/"}, key=len, reverse=True)
-    return re.compile(rf"(?<![\w/])(?:{'|'.join(map(re.escape, longest_first))})/(?:[^\s'\"/]+/)*")
+    """Return what finds addresses, and where files lie: the service's own, and all below this machine's directories."""
+    known = {str(path) for path in Path("/").iterdir()} | {str(files), str(cache_directory()), tempfile.gettempdir()}
+    longest_first = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+    node = re.escape(socket.gethostname())
+    own = rf"|(?<![\w.-]){node}(?![\w-])" if re.search(r"[\d.-]", node) else ""  # a plain word may be any word
+    number = r"\d{1,3}"
+    return re.compile(
+        rf"(?P<store>(?:the store )?(?:postgres\w*|sqlite)(?:\+\w+)?://[^\s'\"\\,;)]+)"
+        rf"|(?P<address>\bserver at \\?\"[^\"\\]*\\?\"(?: \([^)]*\))?(?:, port \d+)?"
+        rf"|\b{number}(?:\.{number}){{3}}(?::\d+)?\b|\b[\w.-]+@[\w.-]+\b(?::\d+)?|\b(?:ssh|tcp)://[^\s'\"]+{own})"
+        rf"|(?P<path>(?<![\w/.:])(?:{longest_first})/(?:[^\s'\"/]+/)*)"
+    )
 
 
 def shown_model(model: str) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,14 +24,14 @@ from tunery._outputs import check_room
 from tunery.domain import canonical_json
 from tunery.domain.request import Request as JobRequest
 from tunery.models._files import is_inside
-from tunery.store import Store
+from tunery.store import Store, StoredAccount
 from tunery.web._bodies import DIGEST, BlobOut
 from tunery.web._problems import RefusedError, problem
 from tunery.web._retention import touch
 from tunery.web._service import Reader, Service, TheService, User
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
-MOST_BYTES = 16 << 30
+MOST_BYTES, _UPLOADS = 16 << 30, 64 << 30
 _SILENT_S = 30.0
 _NO_RANGE = (400, 416)
 _OURS = re.compile("/.*/(?P<place>(?:models/(?P<digest>[0-9a-f]{64})|compiled/[0-9a-f]{32})/[^/]+)", re.DOTALL)
@@ -74,10 +74,38 @@ async def upload(
     name: Annotated[str, Query(max_length=200)] = "model.onnx",
 ) -> BlobOut:
     """Upload a model; the same digest twice is one blob."""
-    wanted, name = digest.removeprefix("sha256:"), safe_name(name)
-    size = await _take_in(service.files, wanted, request)
-    await service.store.write(lambda store: store.accounts.add_upload(caller.account.name, wanted, name, size))
+    wanted, name, account = digest.removeprefix("sha256:"), safe_name(name), caller.account
+    size = await _take_in(service, account, wanted, request)
+    await service.store.write(lambda store: store.accounts.add_upload(account.name, wanted, name, size))
     return BlobOut(digest=digest, name=name, size_bytes=size)
+
+
+@router.get("")
+async def uploads(service: TheService, caller: Reader) -> list[BlobOut]:
+    """List what this account has uploaded, oldest first."""
+    found = await service.store.read(lambda store: store.accounts.uploads(caller.account.name))
+    return [BlobOut(digest=f"sha256:{one.digest}", name=one.name, size_bytes=one.size_bytes) for one in found]
+
+
+@router.delete("/{digest}", status_code=204)
+async def delete(digest: Digest, service: TheService, caller: User) -> None:
+    """Delete what this account has uploaded; jobs that have begun with it keep their copy."""
+    wanted, name = digest.removeprefix("sha256:"), caller.account.name
+    await service.store.read(lambda store: store.accounts.upload(name, wanted))
+    await drop_blobs(service, name, [wanted])
+
+
+async def drop_blobs(service: Service, account: str, digests: Sequence[str]) -> None:
+    """Forget uploads of an account, and delete the files that no other account has uploaded too."""
+    for gone in await service.store.write(lambda store: store.accounts.drop_uploads(digests, account)):
+        blob_path(service.files, gone).unlink(missing_ok=True)
+
+
+def _most_bytes(service: Service, account: StoredAccount) -> int:
+    """Return how much an account may keep: what it was given, else a quarter of the disk, and no more than 64 GiB."""
+    if account.upload_bytes is not None:
+        return account.upload_bytes
+    return min(_UPLOADS, shutil.disk_usage(service.files).total // 4)
 
 
 @router.head("/{digest}", include_in_schema=False)
@@ -209,31 +237,42 @@ def _forgotten(digest: str) -> RefusedError:
     return RefusedError(404, "not-found", f"the blob sha256:{digest} is no longer kept; upload it again")
 
 
-async def _take_in(files: Path, wanted: str, request: Request) -> int:
+async def _take_in(service: Service, account: StoredAccount, wanted: str, request: Request) -> int:
     """Write a request's body where its digest says, and return its size.
 
     Raises:
-        RefusedError: it is too large, of another digest, cut, or its sender falls silent.
+        RefusedError: it is more than may be, of another digest, cut, or its sender falls silent.
     """
+    uploads = await service.store.read(lambda store: store.accounts.uploads(account.name))
+    most, coming, size = _most_bytes(service, account), service.coming, 0
+    left = most - sum(one.size_bytes for one in uploads if one.digest != wanted)
+
+    def check(sized: int) -> None:
+        if sized > MOST_BYTES:
+            raise RefusedError(413, "too-large", f"a blob has at most {MOST_BYTES} bytes")
+        if sized - size + coming[account.name] > left:
+            raise RefusedError(413, "quota", f"{account.name} may keep {most} bytes, of which {max(left, 0)} are left; "
+                               "delete an upload, or ask an administrator for more")  # fmt: skip
+
     said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > MOST_BYTES:
-        raise RefusedError(413, "too-large", f"a blob has at most {MOST_BYTES} bytes")
-    path = blob_path(files, wanted)
+    check(int(said) if said.isdecimal() else 0)
+    path = blob_path(service.files, wanted)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=".part-")
     try:
         with os.fdopen(handle, "wb") as file:
-            hashed, size = hashlib.sha256(), 0
+            hashed = hashlib.sha256()
             async for chunk in _patiently(request.stream()):
+                check(size + len(chunk))
                 size += len(chunk)
-                if size > MOST_BYTES:
-                    raise RefusedError(413, "too-large", f"a blob has at most {MOST_BYTES} bytes")
+                coming[account.name] += len(chunk)
                 hashed.update(chunk)
                 await asyncio.to_thread(file.write, chunk)
         if hashed.hexdigest() != wanted:
             raise RefusedError(422, "digest", f"the body's digest is sha256:{hashed.hexdigest()}; send it whole")
         Path(part).replace(path)
     finally:
+        coming[account.name] -= size
         Path(part).unlink(missing_ok=True)
     return size
 

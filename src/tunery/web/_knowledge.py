@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.background import BackgroundTask
 
-from tunery._errors import StoreError
+from tunery._errors import StoreAwayError, StoreError
 from tunery.reports.data import plain
 from tunery.reports.records import best_records
 from tunery.reports.spending import spend_data
@@ -101,6 +101,8 @@ async def import_(asked: RecordsIn, service: TheService, caller: Developer) -> R
     try:
         async with service.record_import:
             taken = await service.store.read(lambda store: import_into(store, blob_path(service.files, digest)))
+    except StoreAwayError:
+        raise
     except StoreError as error:
         raise RefusedError(422, "records", str(error)) from error
     return RecordsTaken(**plain(taken))

@@ -1,20 +1,30 @@
 """Accounts, tokens and what they have used."""
 
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tunery._errors import StoreError, UsageError
+from tunery.domain import JobState
 from tunery.reports.spending import sums, tried
 from tunery.service.budgets.months import DAY_S, month
-from tunery.store import Charge, Store, StoredAccount, StoredToken
-from tunery.web._bodies import AccountChange, AccountIn, AccountOut, NewToken, TokenIn, TokenOut, UsageOut
+from tunery.store import DELETED, DISABLED, AuditEntry, Charge, Store, StoredAccount, StoredToken
+from tunery.web._bodies import AccountChange, AccountIn, AccountOut, AuditOut, NewToken, TokenIn, TokenOut, UsageOut, at
+from tunery.web._files import drop_blobs
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, ROLES, Admin, Caller, Reader, Service, TheService
 from tunery.web._tokens import digest_of, new_token
 
 router = APIRouter(prefix="/v1", tags=["people"])
+_log = logging.getLogger(__name__)
 Name = Annotated[str, InPath(pattern="^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 
@@ -57,12 +67,77 @@ async def change(
 ) -> AccountOut:
     """Change an account; what is left out stays. `If-Match` takes the ETag of `GET`."""
     values = account.model_dump(exclude_unset=True)
+    if account.state == DISABLED:
+        await _end_jobs(service, name, service.manager.pause)
 
     def write(store: Store) -> StoredAccount:
         check_match(if_match, AccountOut.of(store.accounts.get(name)).model_dump_json())
         return store.accounts.change(name, values, keep_one=ADMIN)
 
     return _tagged(response, AccountOut.of(await service.store.write(write)))
+
+
+@router.delete("/accounts/{name}", status_code=204)
+async def delete(name: Name, service: TheService, _: Admin) -> None:
+    """Delete an account: its jobs end, its tokens and uploads go; records and costs stay, and nobody gets its name."""
+    found = await service.store.read(lambda store: store.accounts.uploads(name))
+    await service.store.write(lambda store: store.accounts.change(name, {"state": DELETED}, keep_one=ADMIN))
+    await _end_jobs(service, name, service.manager.cancel)
+    await drop_blobs(service, name, [one.digest for one in found])
+
+
+async def _end_jobs(service: Service, account: str, end: Callable[[str], Awaitable[None]]) -> None:
+    def unfinished(store: Store) -> list[str]:
+        states = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED, JobState.PAUSED)
+        return [job.job_id for state in states for job in store.jobs(account=account, state=state)]
+
+    for job_id in await service.store.read(unfinished):
+        with suppress(UsageError):  # it has ended meanwhile, or is paused already
+            await end(job_id)
+
+
+@router.get("/audit")
+async def audit(
+    service: TheService,
+    _: Admin,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+) -> list[AuditOut]:
+    """List what accounts have done, latest first: all calls but those that only look."""
+    found = await service.store.read(lambda store: store.accounts.audit(limit, before))
+    return [AuditOut(**{**asdict(entry), "at": at(entry.at)}) for entry in found]
+
+
+class Audit:
+    """Notes each call of an account that does more than look, unless it was refused for what it said."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        await self._app(scope, receive, sent)
+        caller = scope.get("state", {}).get("caller")
+        if (
+            caller is None
+            or scope["method"] in {"GET", "HEAD"}
+            or HTTPStatus.BAD_REQUEST <= status != HTTPStatus.FORBIDDEN
+        ):
+            return
+        source, action = (scope["client"] or ("",))[0], f"{scope['method']} {scope['path']}"
+        entry = AuditEntry(caller.account.name, source, action, status)
+        service: Service = scope["app"].state.service
+        try:
+            await service.store.write(lambda store: store.accounts.note(entry))
+        except StoreError as error:
+            _log.error("%s of %s was not noted: %s", action, entry.account, error)
 
 
 def _tagged(response: Response, account: AccountOut) -> AccountOut:

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from tunery._errors import (
@@ -35,6 +36,22 @@ _STATUS: tuple[tuple[type[TuneryError], int], ...] = (
 )
 _RETRY_S = 5
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+class Problem(BaseModel):
+    """Why a call was refused or failed (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": HTTPStatus(status).phrase}
+    for status in (400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 500, 503, 507)
+}
+"""What each operation may answer when it does not do what it is asked for."""
 
 
 class RefusedError(TuneryError):
@@ -68,7 +85,7 @@ async def _ours(request: Request, error: Any) -> JSONResponse:
     service, said = request.app.state.service, str(error)
     if not service.local:  # where its store is, is nobody else's business
         said = said.replace(f"the store {service.store.place}", "the store").replace(service.store.place, "the store")
-        said = without_places(said, service.hidden)
+    said = without_places(said, service.hidden)
     if isinstance(error, RefusedError):
         return problem(error.status, error.kind, said, error.retry_s)
     return problem(next(status for of, status in _STATUS if isinstance(error, of)), error, said)

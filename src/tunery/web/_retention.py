@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,29 @@ def forget(store: Store, files: Path, older_s: float) -> int:
 
     Records, jobs, answers and the ledger stay. Who asks for a file that went is told to upload or to compile again.
     """
-    before = time.time() - older_s
-    gone = store.events.forget(before, but=LASTING)
+    gone = store.events.forget(time.time() - older_s, but=LASTING)
+    return gone + forget_files(store, files, older_s, ("blobs", "models", "kernels", "compiled"))
+
+
+def forget_files(
+    store: Store, files: Path, older_s: float, kinds: Collection[str] = ("blobs", "models", "kernels")
+) -> int:
+    """Delete files of some kinds that nobody has used for so many seconds and no job needs that may go on."""
+    before, gone = time.time() - older_s, list[str]()
     needed = "\n".join(_files_of(request) for request in store.requests_to_do())
-    places = (("blobs", 2), ("models", 1), ("kernels", 1), ("compiled", 1))
-    for path in (path for name, depth in places for path in _children(files / name, depth)):
+    for path in (path for kind in kinds for path in _children(files / kind, 2 if kind == "blobs" else 1)):
         if path.name not in needed and path.stat().st_mtime < before:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            gone += 1
-    return gone
+            gone.append(path.name)
+    store.accounts.drop_uploads(gone)
+    return len(gone)
+
+
+def sweep(files: Path) -> None:
+    """Delete what uploads and exports left that were cut short; no other process has these files."""
+    for path in (path for depth in range(1, 4) for path in _children(files, depth)):
+        if path.name.startswith((".part-", ".export-")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def touch(path: Path) -> None:

@@ -42,7 +42,8 @@ class Service:
     A `local` one is for the user who runs it, and for nobody else: it needs no token, and may name files of theirs.
     One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
     A job with a key of its client's is submitted by who holds its lock in `keyed`, one POST at a time.
-    `streams` counts those of each account, and `looked_up` says when a token of one last was what it was at its begin.
+    `streams` counts those of each account, `coming` the bytes of its uploads under way; `looked_up` says when a token
+    was last what it was when its stream began.
     """
 
     manager: JobManager
@@ -53,6 +54,7 @@ class Service:
     record_import: asyncio.Lock = field(default_factory=asyncio.Lock)
     keyed: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     streams: Counter[str] = field(default_factory=Counter)
+    coming: Counter[str] = field(default_factory=Counter)
     looked_up: dict[StoredToken, tuple[float, bool]] = field(default_factory=dict)
 
     @property
@@ -98,7 +100,7 @@ TheService = Annotated[Service, Depends(service_of)]
 
 
 async def caller_of(
-    service: TheService, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    request: Request, service: TheService, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
     """Return who asks.
 
@@ -116,7 +118,8 @@ async def caller_of(
     if found is None:
         raise RefusedError(401, "token", "the token is unknown or has expired; ask an administrator for a new one")
     account, token = found
-    return Caller(account, _role(account, token), token)
+    caller = request.state.caller = Caller(account, _role(account, token), token)
+    return caller
 
 
 def _role(account: StoredAccount, token: StoredToken) -> str:

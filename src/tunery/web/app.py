@@ -10,7 +10,7 @@ from tunery.web import _files, _jobs, _knowledge, _operations, _people
 from tunery.web._hub import Hub
 from tunery.web._limits import BodyLimit
 from tunery.web._pages import Pages
-from tunery.web._problems import add_handlers
+from tunery.web._problems import PROBLEMS, add_handlers
 from tunery.web._service import Service
 from tunery.web.views import ROUTERS
 
@@ -27,7 +27,9 @@ def create_app(manager: JobManager, files: Path, *, local: bool = False) -> Fast
     app.state.service = Service(manager, files.resolve(), Hub(manager), local, settings().test_dialects)
     add_handlers(app)
     app.add_middleware(BodyLimit)
+    if not local:
+        app.add_middleware(_people.Audit)
     for router in (*(part.router for part in (_jobs, _files, _knowledge, _people, _operations)), *ROUTERS):
-        app.include_router(router)
+        app.include_router(router, responses=PROBLEMS)
     app.mount("/", Pages())
     return app

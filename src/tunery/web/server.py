@@ -29,14 +29,14 @@ from tunery.web._bodies import TokenIn
 from tunery.web._files import adopted
 from tunery.web._limits import PatientConnection
 from tunery.web._people import make_token
-from tunery.web._retention import forget
+from tunery.web._retention import forget, forget_files, sweep
 from tunery.web._service import ADMIN
 from tunery.web._tokens import digest_of, new_token
 from tunery.web.app import create_app
 
 _log = logging.getLogger(__name__)
 _GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
-_FORGET_S = 3600.0
+_FORGET_S, _UPLOAD_DAYS = 3600.0, 30.0
 _LOOK_S = 10.0  # between looks for jobs that other processes left
 _LOOK_FILE_S = 1.0  # between looks at the store's file
 
@@ -92,7 +92,8 @@ def serve(  # noqa: PLR0917 - what a command is given
     """Serve accounts until SIGTERM or SIGINT; what is unfinished then stays queued, and goes on with the next start.
 
     `on_ready` hears the URL, the first token ("" after the first start: it is told once) and the jobs that go on.
-    Events, uploads and compiled files older than `keep_days` are deleted once an hour (0: never).
+    Events, uploads and compiled files older than `keep_days` are deleted once an hour (0: of these, only uploads that
+    nobody has used for a month).
     """
     place.check()
     _check_tls(place)
@@ -113,6 +114,7 @@ def serve(  # noqa: PLR0917 - what a command is given
                     forgetting.cancel()
 
     files.mkdir(parents=True, exist_ok=True, mode=0o700)
+    sweep(files)
     with open_store(store) as opened:
         opened.check_version()
         asyncio.run(run(opened))
@@ -146,6 +148,8 @@ async def _serve(
     manager: JobManager, app: FastAPI, listening: socket.socket, on_ready: Callable[[list[str]], None], **more: Any
 ) -> None:
     """Answer on a socket until a signal comes; jobs that earlier processes left go on meanwhile."""
+    if why := await asyncio.to_thread(manager.obstacle):
+        raise UsageError(why)
     config = uvicorn.Config(
         app, http=PatientConnection, ws="none", log_config=None, access_log=False, lifespan="off", server_header=False,
         timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=1 << 16, **more,
@@ -183,11 +187,13 @@ class _Server(uvicorn.Server):
 
 
 async def _forget(manager: JobManager, files: Path, keep_days: float) -> None:
-    while keep_days:
+    drop = forget if keep_days else forget_files
+    days = keep_days or _UPLOAD_DAYS
+    while True:
         with contextlib.suppress(StoreError, OSError):  # it may be so at the next look
-            gone = await manager.store.write(lambda store: forget(store, files.resolve(), keep_days * DAY_S))
+            gone = await manager.store.write(lambda store: drop(store, files.resolve(), days * DAY_S))
             if gone:
-                _log.info("%d events and files older than %g days were deleted", gone, keep_days)
+                _log.info("%d events and files older than %g days were deleted", gone, days)
         await asyncio.sleep(_FORGET_S)
 
 

@@ -46,11 +46,11 @@ def list_(
 
     with connect(server) as service:
         found = service.accounts()
-    table = new_table("account", "role", "#weight", "#priority", "#month")
+    table = new_table("account", "role", "#weight", "#priority", "#month", "state")
     for one in found:
         limit = one["month_money"]
         table.add_row(one["name"], one["role"], f"{one['weight']:g}", str(one["priority"]),
-                      "no limit" if limit is None else f"{limit:g}")  # fmt: skip
+                      "no limit" if limit is None else f"{limit:g}", one["state"])  # fmt: skip
     return Result({"accounts": found}, [as_text(table, width())])
 
 
@@ -70,6 +70,90 @@ def create(
         service.create_account({"name": name, "role": role, "weight": weight, "priority": priority})
         made = service.create_token(name, {"role": role})
     return _token(name, made)
+
+
+@command("accounts limit", "accounts limit ann --month 20 --uploads 2GiB")
+def limit(
+    name: AccountName,
+    *,
+    month: Annotated[str, typer.Option("--month", help="What its jobs may cost in a month, or none.")] = "",
+    uploads: Annotated[str, typer.Option("--uploads", help="What it may keep uploaded, such as 2GiB, or none.")] = "",
+    weight: Annotated[float | None, typer.Option("--weight", help="Its share of the machines beside others'.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="The highest its jobs may ask for.")] = None,
+    server: Server = "",
+) -> Result:
+    """Change what an account may use; what is not named stays, and `none` lifts a limit."""
+    named = {"weight": weight, "priority": priority}
+    values: dict[str, object] = {key: value for key, value in named.items() if value is not None}
+    if month:
+        values["month_money"] = None if month == "none" else _number(month, "--month 20")
+    if uploads:
+        values["upload_bytes"] = None if uploads == "none" else _bytes_in(uploads)
+    if not values:
+        raise UsageError("nothing is to change; give for example --month 20")
+    return _changed(name, values, f"{name} has new limits", server)
+
+
+@command("accounts disable", "accounts disable ann")
+def disable(name: AccountName, server: Server = "") -> Result:
+    """Pause an account's jobs, and let none of its tokens in until `enable`."""
+    return _changed(name, {"state": "disabled"}, f"{name} is disabled", server)
+
+
+@command("accounts enable", "accounts enable ann")
+def enable(name: AccountName, server: Server = "") -> Result:
+    """Let a disabled account in again."""
+    said = f"{name} is enabled; its paused jobs go on with `tunery jobs resume`"
+    return _changed(name, {"state": "active"}, said, server)
+
+
+@command("accounts delete", "accounts delete ann")
+def delete(name: AccountName, server: Server = "") -> Result:
+    """End an account, its jobs, tokens and uploads, for good; its records and costs stay."""
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        service.delete_account(name)
+    return Result({"account": name, "deleted": True}, [f"{name} is deleted; nobody gets this name again"])
+
+
+@command("accounts log", "accounts log --limit 20")
+def log(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many, from the latest on.")] = 100,
+    server: Server = "",
+) -> Result:
+    """Show what accounts have done, and from where: all calls but those that only look."""
+    from tunery.reports.format import as_text, new_table
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        found = service.audit(limit)
+    table = new_table("when", "account", "from", "what", "#answer")
+    for one in found:
+        table.add_row(
+            one["at"][:19].replace("T", " "), one["account"], one["source"], one["action"], str(one["status"])
+        )
+    return Result({"log": found}, [as_text(table, width())])
+
+
+def _changed(name: str, values: dict[str, object], said: str, server: str) -> Result:
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        return Result({"account": service.change_account(name, values)}, [said])
+
+
+def _number(text: str, example: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r:.40} is no number; write for example {example}") from None
+
+
+def _bytes_in(text: str) -> int:
+    units = ("", "KiB", "MiB", "GiB", "TiB")
+    unit = next((unit for unit in units[1:] if text.endswith(unit)), "")
+    return int(_number(text.removesuffix(unit), "--uploads 2GiB") * 1024 ** units.index(unit))
 
 
 @command("accounts token", "accounts token ann --role reader --days 30")

@@ -181,7 +181,20 @@ accounts = sa.Table(
     sa.Column("weight", sa.Double, nullable=False),
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("month_money", sa.Double, nullable=True),
+    sa.Column("upload_bytes", sa.BigInteger, nullable=True),
+    sa.Column("state", sa.String, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
+)  # fmt: skip
+
+audit = sa.Table(
+    "audit", metadata,
+    sa.Column("id", RowId, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("account", sa.String, nullable=False),
+    sa.Column("source", sa.String, nullable=False),
+    sa.Column("action", sa.String, nullable=False),
+    sa.Column("status", sa.Integer, nullable=False),
+    sqlite_autoincrement=True,
 )  # fmt: skip
 
 tokens = sa.Table(

@@ -236,6 +236,19 @@ class ServiceClient:
         """Create an account; for administrators."""
         return self._json("POST", "/v1/accounts", json=dict(account))
 
+    def change_account(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Change an account; for administrators."""
+        return self._json("PATCH", f"/v1/accounts/{quote(name, safe='')}", json=dict(values))
+
+    def delete_account(self, name: str) -> None:
+        """Delete an account; for administrators."""
+        self._done("DELETE", f"/v1/accounts/{quote(name, safe='')}")
+
+    def audit(self, limit: int) -> list[dict[str, Any]]:
+        """Return what accounts have done, latest first; for administrators."""
+        found: Any = self._json("GET", "/v1/audit", params={"limit": limit})
+        return list(found)
+
     def create_token(self, account: str, token: Mapping[str, Any]) -> dict[str, Any]:
         """Make a token of an account; its text is in what is returned, and nowhere else."""
         return self._json("POST", f"/v1/accounts/{quote(account, safe='')}/tokens", json=dict(token))
@@ -247,9 +260,7 @@ class ServiceClient:
 
     def end_token(self, account: str, token: str) -> None:
         """End a token, by its id."""
-        answer = self._answer("DELETE", f"/v1/accounts/{quote(account, safe='')}/tokens/{quote(token, safe='')}")
-        if answer.is_error:
-            raise _error(answer)
+        self._done("DELETE", f"/v1/accounts/{quote(account, safe='')}/tokens/{quote(token, safe='')}")
 
     def spend(self, job_id: str = "") -> dict[str, Any]:
         """Return what a job has spent, or all of the account's."""
@@ -326,11 +337,14 @@ class ServiceClient:
                 raise self._silent(error) from None
 
     def _json(self, method: str, place: str, **more: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self._done(method, place, **more).json()
+        return found
+
+    def _done(self, method: str, place: str, **more: Any) -> httpx.Response:
         answer = self._answer(method, place, **more)
         if answer.is_error:
             raise _error(answer)
-        found: dict[str, Any] = answer.json()
-        return found
+        return answer
 
     def _answer(self, method: str, place: str, **more: Any) -> httpx.Response:
         return self._first_answer(method, lambda: self._http.request(method, place, **more))

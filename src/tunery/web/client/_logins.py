@@ -60,10 +60,7 @@ def connect(url: str = "", token: str = "") -> ServiceClient:
 
 
 def _kept() -> list[dict[str, Any]]:
-    """Return the logins, the latest first; a file of an earlier version has one."""
+    """Return the logins, the latest first."""
     with suppress(OSError, ValueError):
-        found = json.loads(login_file().read_text())
-        if isinstance(found, dict):
-            return [{"urls": [found["url"]], "token": found["token"]}]
-        return list(found)
+        return list(json.loads(login_file().read_text()))
     return []

@@ -74,9 +74,7 @@ class DeviceOut(BaseModel):
 async def hosts(service: TheService, caller: Reader) -> list[HostOut]:
     """List the machines that jobs run on, the service's own first; why one is away only an administrator is told."""
     used = await service.store.read(lambda store: store.ledger_by_host())
-    found = await hosts_now(service, caller)
-    return [host.model_copy(update={"core_s": _core_s(used, host.node if host.name == HERE else host.name)})
-            for host in found]  # fmt: skip
+    return await hosts_now(service, caller, used)
 
 
 @router.get("/devices")
@@ -85,11 +83,14 @@ async def devices(service: TheService, _: Reader) -> list[DeviceOut]:
     return await devices_now(service)
 
 
-async def hosts_now(service: Service, caller: Caller) -> list[HostOut]:
-    """Return the hosts as they are shown: what a host says of its trouble may name users and places."""
+async def hosts_now(service: Service, caller: Caller, used: Mapping[str, Charge] | None = None) -> list[HostOut]:
+    """Return the hosts as they are shown: their own names, and what they say of their trouble, are administrators'."""
     found = [HostOut(**plain(machine)) for machine in await service.manager.machines()]
+    if used is not None:
+        found = [host.model_copy(update={"core_s": _core_s(used, host.node if host.name == HERE else host.name)})
+                 for host in found]  # fmt: skip
     if caller.role != ADMIN:
-        found = [host.model_copy(update={"trouble": ""}) for host in found]
+        found = [host.model_copy(update={"trouble": "", "node": ""}) for host in found]
     return found
 
 
