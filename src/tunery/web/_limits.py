@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import struct
+from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -11,7 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_BYTES = 1 << 18
-_BODY_S = 30.0
+_BODY_S, _AGAIN_S = 30.0, 0.5
+_TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class BodyLimit:
@@ -68,15 +70,21 @@ class PatientConnection(H11Protocol):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.loop.call_later(self.head_s, self._look, None)
 
-    def _look(self, before: object) -> None:
-        """End the connection where no request has come since the last look, and none is being answered."""
+    def _look(self, before: object, *, again: bool = False) -> None:
+        """End the connection where no request has come since the last look, and none is being answered.
+
+        What came while the service was busy may not be read yet: it is looked for once more.
+        """
         if self.transport.is_closing():
             return
-        idle = self.cycle is None or self.cycle.response_complete
-        if idle and self.cycle is before:
-            self.transport.abort()
-            return
-        self.loop.call_later(self.head_s, self._look, self.cycle)
+        if not (self.cycle is None or self.cycle.response_complete) or self.cycle is not before:
+            self.loop.call_later(self.head_s, self._look, self.cycle)
+        elif not again:
+            self.loop.call_later(_AGAIN_S, partial(self._look, before, again=True))
+        else:
+            if self.cycle is None or self.conn.trailing_data[0]:
+                self.transport.write(_TOO_LATE)
+            self.transport.close()
 
 
 def _is_ours(connection: Any) -> bool:

@@ -86,7 +86,13 @@ def _message(error: Exception, verbose: bool) -> str:
         return str(error)
     if missing_part(error):
         command = to_install(missing_part(error))
-        return f"this needs the compiler's parts, which are not installed: {command}; a service needs --server URL"
+        url = ""
+        with suppress(ImportError):
+            from tunery.web.client import logged_in
+
+            url = logged_in()
+        said = f"a service needs --server {url or 'URL'}"
+        return f"this needs the compiler's parts, which are not installed: {command}; {said}"
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         what = f"{str(error.filename)[:_SHOWN]!r}: " if error.filename else ""
         return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"

@@ -59,6 +59,11 @@ def connect(url: str = "", token: str = "") -> ServiceClient:
     return ServiceClient(",".join(dict.fromkeys([*urls, *found["urls"]])), token)
 
 
+def logged_in() -> str:
+    """Return the URL of the latest login, "" where there is none."""
+    return next((str(login["urls"][0]) for login in _kept()), "")
+
+
 def _kept() -> list[dict[str, Any]]:
     """Return the logins, the latest first."""
     with suppress(OSError, ValueError):
