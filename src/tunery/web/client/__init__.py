@@ -5,6 +5,6 @@ from tunery.web.client._logins import connect, logged_in, login
 from tunery.web.client._requests import Watcher, compile_there, fetch, progress_of, run_there, status_of, submit
 
 __all__ = [
-    "ServiceClient", "Watcher", "compile_there", "connect", "fetch", "logged_in", "login", "progress_of", "run_there", "status_of",
-    "submit", "urls_in",
+    "ServiceClient", "Watcher", "compile_there", "connect", "fetch", "logged_in", "login", "progress_of", "run_there",
+    "status_of", "submit", "urls_in",
 ]  # fmt: skip
