@@ -11,9 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import wraps
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tunery._errors import UsageError
 from tunery._outputs import NETWORK, publish
@@ -50,6 +51,7 @@ from tunery.tuning.collect import CollectReport
 from tunery.tuning.collect import collect as collect_work
 from tunery.tuning.work import Work
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 __all__ = [
@@ -397,28 +399,24 @@ def _source(request: Request) -> tuple[object, ...]:
     return request.model, shapes, request.target, request.dialect, request.threads
 
 
-def tune(
-    request: Request,
-    on_progress: Callable[[Progress], None] = _ignore,
-    stop: threading.Event | None = None,
-    job_id: str = "",
-) -> TuneReport:
-    """Do as `Session.tune` in a session of its own."""
-    check_limits(request)
-    with Session(request.store) as session:
-        return session.tune(request, on_progress, stop, job_id)
+def _once(
+    verb: Callable[Concatenate[Session, Request, P], R], *, keep: bool = True
+) -> Callable[Concatenate[Request, P], R]:
+    """Return a session's verb that opens a session of its own."""
+
+    @wraps(verb)
+    def once(request: Request, /, *args: P.args, **more: P.kwargs) -> R:
+        check_limits(request)
+        with Session(request.store, keep=keep) as session:
+            return verb(session, request, *args, **more)
+
+    return once
 
 
-def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
-    """Do as `Session.tune_tasks` in a session of its own."""
-    with Session(request.store) as session:
-        return session.tune_tasks(request, tasks)
-
-
-def extract(request: Request) -> ImportedModel:
-    """Do as `Session.extract` in a session of its own."""
-    with Session(request.store, keep=False) as session:
-        return session.extract(request)
+tune = _once(Session.tune)
+tune_tasks = _once(Session.tune_tasks)
+calibrate_device = _once(Session.calibrate)
+extract = _once(Session.extract, keep=False)
 
 
 def query(request: Request, policy: FillPolicy | None = None) -> Answer:
@@ -475,9 +473,3 @@ def collect(
     )
     with Session(request.store) as session:
         return session.collect(replace(request, model=models[0]), options, on_progress, stop)
-
-
-def calibrate_device(request: Request, say: Callable[[str], None] = _ignore) -> Calibration:
-    """Do as `Session.calibrate` in a session of its own."""
-    with Session(request.store) as session:
-        return session.calibrate(request, say)
