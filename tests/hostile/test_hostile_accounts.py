@@ -17,7 +17,7 @@ from web_tools import Serve, Site, site_in
 
 from postgres_server import PostgresServer, binaries
 from tunery.web._bodies import without_places
-from tunery.web._retention import forget_files, sweep
+from tunery.web._files import forget_files, sweep
 
 pytestmark = [pytest.mark.hostile, pytest.mark.jobs]
 QUICK = {"model": "fake:web?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}

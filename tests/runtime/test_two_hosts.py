@@ -42,10 +42,10 @@ from tunery.engines.remote.registry import add_host, remove_host
 from tunery.runtime.hosts import further
 from tunery.runtime.hosts.workers import MEASURER
 from tunery.runtime.runtime import Runtime
-from tunery.service.assignment import Assignment
 from tunery.service.machines import machines
 from tunery.service.runner import JobRunner
 from tunery.service.session import Session, tune
+from tunery.service.workplace import Assignment
 from tunery.store import open_store
 from tunery.testing.fake_dialect import FakeDialect, fake_network
 

@@ -10,7 +10,7 @@ from tunery._errors import UsageError
 from tunery.delivery.files.loading import load_compiled
 from tunery.domain import Budget, JobState, JobStatus, Prospect, Spend, TaskState
 from tunery.domain.request import CompileOptions, Request
-from tunery.service.budgets.split import BudgetSplit
+from tunery.service.budgets.turns import BudgetSplit
 from tunery.service.manager import JobManager
 from tunery.service.session import Session
 from tunery.store import Store, open_store

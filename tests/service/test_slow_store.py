@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 
 from tunery.delivery.query import query
 from tunery.domain import JobState, Mode
-from tunery.service.assignment import Assignment
 from tunery.service.manager import JobManager
+from tunery.service.workplace import Assignment
 from tunery.store import Store
 
 pytestmark = pytest.mark.jobs

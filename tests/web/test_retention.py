@@ -10,7 +10,7 @@ from web_tools import Serve, Site
 
 from tunery.domain import JobState
 from tunery.store import Store
-from tunery.web._retention import forget
+from tunery.web._files import forget
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 pytestmark = pytest.mark.jobs

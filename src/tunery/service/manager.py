@@ -31,7 +31,6 @@ from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import Runtime
 from tunery.service import stored_jobs
 from tunery.service.adoption import Adoption
-from tunery.service.assignment import Assignment
 from tunery.service.budgets.months import take_share
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
@@ -40,6 +39,7 @@ from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.runner import JobRunner, log_state
 from tunery.service.stored_jobs import ChangedJobError
+from tunery.service.workplace import Assignment
 from tunery.store import OtherVersionError, Store, new_job_id
 
 _MOST_WAITING, _MOST_WAITING_EACH = 10_000, 1_000

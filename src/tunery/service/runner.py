@@ -17,12 +17,11 @@ from tunery.domain.request import TuneReport
 from tunery.reports.data import described, tune_report
 from tunery.runtime.runtime import Reservation
 from tunery.service import stored_jobs
-from tunery.service.assignment import Assignment
 from tunery.service.checks import check_dialects
 from tunery.service.codec import request_data
 from tunery.service.kinds import KINDS, options_of, resumable
 from tunery.service.kinds._base import JobAtWork
-from tunery.service.workplace import Workplace
+from tunery.service.workplace import Assignment, Workplace
 from tunery.store import Store
 from tunery.tuning.job import HEARTBEAT_S
 from tunery.tuning.work import Work

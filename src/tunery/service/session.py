@@ -41,11 +41,11 @@ from tunery.domain.request import (
 )
 from tunery.runtime.calibrate import calibrate_target
 from tunery.runtime.importing import ImportedModel
-from tunery.service.assignment import Assignment
 from tunery.service.checks import check_dialects, check_limits
 from tunery.service.kinds import KINDS, options_of
-from tunery.service.kinds.collect import CollectOptions
+from tunery.service.kinds.answers import CollectOptions
 from tunery.service.runner import JobRunner
+from tunery.service.workplace import Assignment
 from tunery.store import open_store
 from tunery.tuning.collect import CollectReport
 from tunery.tuning.collect import collect as collect_work

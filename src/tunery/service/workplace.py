@@ -1,26 +1,140 @@
 """What all jobs of a process are done with: the store, the scheduler, the workers, and the accounts that pay."""
 
+import asyncio
 import platform
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tunery._errors import StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
-from tunery.domain import DeviceDescription, Spend
+from tunery.domain import DeviceDescription, JobState, Spend
+from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
+from tunery.engines.remote.registry import added_hosts, host_named
 from tunery.reports.job import STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
-from tunery.runtime.opening import introduce
-from tunery.runtime.runtime import Reservation
-from tunery.service.assignment import Assignment
-from tunery.service.runtimes import Runtimes
+from tunery.runtime.importing import ImportedModel
+from tunery.runtime.opening import introduce, open_runtime, open_runtime_on
+from tunery.runtime.runtime import Reservation, Runtime
+from tunery.runtime.spec import RuntimeSpec
+from tunery.service.budgets.months import MonthShare
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge, charged
+from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.work import Work
+
+
+def _ignore(_: object) -> None:
+    """Tell nobody."""
+
+
+def _unknown(_: Request) -> None:
+    """Know no model."""
+
+
+@dataclass(eq=False)
+class Assignment:
+    """A job to do: for whom, who follows it, and what it may cost.
+
+    `known` returns the model of a request that was read before. Setting `stop` ends tuning in a state that goes on;
+    `ending` says which, where the work is cancelled. `month` is the job's part of its account's month.
+
+    Meanwhile `latest` is its progress, and `readers` read a model for it, whose files are held until its end;
+    `compiled` is the report of its network, `undelivered` why there is none though it was asked for.
+    """
+
+    request: Request
+    claim: ShareRequest = field(default_factory=ShareRequest)
+    notify: Callable[[Progress], None] = _ignore
+    known: Callable[[Request], ImportedModel | None] = _unknown
+    stop: threading.Event = field(default_factory=threading.Event)
+    ending: Callable[[], JobState] = lambda: JobState.STOPPED
+    month: MonthShare | None = None
+    latest: Progress | None = None
+    readers: tuple[Work, ...] = ()
+    compiled: CompileReport | None = None
+    undelivered: TuneryError | None = None
+
+    def tell(self, progress: Progress) -> None:
+        self.latest = progress
+        self.notify(progress)
+
+    def importing(self, job_id: str = "") -> Progress:
+        """Return its progress while its model is being read."""
+        budget = self.request.budget
+        return Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None)
+
+    def release(self) -> None:
+        """Let go of the files that are held for it."""
+        for work in self.readers:
+            for blob in work.model_read.blobs:
+                work.runtime.release(blob)
+
+
+class Runtimes:
+    """A runtime for each dialect, thread count, way of measuring and host, and the searches that are open on it.
+
+    Targets may share one: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get it
+    with each call. All stages are placed by one `dispatch`. With `follow`, hosts that are added or removed meanwhile
+    join or leave.
+    """
+
+    def __init__(self, dispatch: Dispatch, *, follow: bool = False) -> None:
+        self._dispatch, self._follow = dispatch, follow
+        self._open: dict[RuntimeSpec, Runtime] = {}
+        self._searches: dict[Runtime, SearchRegistry] = {}
+        self._opening: dict[RuntimeSpec, asyncio.Task[None]] = {}
+        self._stack = ExitStack()
+
+    def __iter__(self) -> Iterator[Runtime]:
+        """Go through those that are open."""
+        return iter(list(self._open.values()))
+
+    def get(self, request: Request) -> Runtime:
+        """Return the workers of a request's job, started with the first request; the event loop waits meanwhile."""
+        return self._get(RuntimeSpec.of(request))
+
+    def _get(self, spec: RuntimeSpec) -> Runtime:
+        if spec not in self._open:
+            self._open[spec] = self._stack.enter_context(open_runtime(spec, self._dispatch, follow=self._follow))
+        return self._open[spec]
+
+    async def connected(self, request: Request) -> Runtime:
+        """Do as `get`; other jobs go on while a host is waited for."""
+        spec = RuntimeSpec.of(request)
+        if not spec.on:
+            return self._get(spec)
+        host_named(spec.on, await asyncio.to_thread(added_hosts))
+        if spec not in self._open:
+            if spec not in self._opening:
+                self._opening[spec] = asyncio.create_task(self._connect(spec))
+            # Others may wait for it as well: a job that is cancelled may not take it from them.
+            await asyncio.shield(self._opening[spec])
+        return self._open[spec]
+
+    def searches(self, runtime: Runtime) -> SearchRegistry:
+        if runtime not in self._searches:
+            self._searches[runtime] = SearchRegistry(runtime)
+        return self._searches[runtime]
+
+    async def close(self) -> None:
+        """End all workers, also those that are being started."""
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        self._stack.close()
+
+    async def _connect(self, spec: RuntimeSpec) -> None:
+        try:
+            self._open[spec] = await open_runtime_on(self._stack, spec, self._dispatch, follow=self._follow)
+        finally:
+            del self._opening[spec]
+
 
 R = TypeVar("R")
 

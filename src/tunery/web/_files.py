@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
@@ -24,11 +25,58 @@ from tunery._outputs import check_room
 from tunery.domain import canonical_json
 from tunery.domain.request import Request as JobRequest
 from tunery.models._files import is_inside
+from tunery.reports.job import ANSWER, COMPARED, COMPILED, STAGES
 from tunery.store import Store, StoredAccount
 from tunery.web._bodies import DIGEST, BlobOut
 from tunery.web._problems import RefusedError, problem
-from tunery.web._retention import touch
 from tunery.web._service import Reader, Service, TheService, User
+
+LASTING = (ANSWER, COMPARED, COMPILED, STAGES, "began")
+"""Kinds of events that are what a job has answered, and what its report shows."""
+
+
+def forget(store: Store, files: Path, older_s: float) -> int:
+    """Delete events older than so many seconds, and files that no job needs that may go on; return how many went.
+
+    Records, jobs, answers and the ledger stay. Who asks for a file that went is told to upload or to compile again.
+    """
+    gone = store.events.forget(time.time() - older_s, but=LASTING)
+    return gone + forget_files(store, files, older_s, ("blobs", "models", "kernels", "compiled"))
+
+
+def forget_files(
+    store: Store, files: Path, older_s: float, kinds: Collection[str] = ("blobs", "models", "kernels")
+) -> int:
+    """Delete files of some kinds that nobody has used for so many seconds and no job needs that may go on."""
+    before, gone = time.time() - older_s, list[str]()
+    needed = "\n".join(_files_of(request) for request in store.requests_to_do())
+    for path in (path for kind in kinds for path in _children(files / kind, 2 if kind == "blobs" else 1)):
+        if path.name not in needed and path.stat().st_mtime < before:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            gone.append(path.name)
+    store.accounts.drop_uploads(gone)
+    return len(gone)
+
+
+def sweep(files: Path) -> None:
+    """Delete what uploads and exports left that were cut short; no other process has these files."""
+    for path in (path for depth in range(1, 4) for path in _children(files, depth)):
+        if path.name.startswith((".part-", ".export-")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def touch(path: Path) -> None:
+    """Note that a file is in use: it counts as new from now on."""
+    os.utime(path)
+
+
+def _files_of(request: Mapping[str, Any]) -> str:
+    return f"{request.get('model', '')}\n{request.get('options', '')}"
+
+
+def _children(directory: Path, depth: int) -> Iterator[Path]:
+    return directory.glob("/".join(["*"] * depth))
+
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 MOST_BYTES, _UPLOADS = 16 << 30, 64 << 30

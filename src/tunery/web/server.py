@@ -26,10 +26,9 @@ from tunery.service.budgets.months import DAY_S
 from tunery.service.manager import JobManager
 from tunery.store import Store, StoredAccount, StoredToken, open_store
 from tunery.web._bodies import TokenIn
-from tunery.web._files import adopted
+from tunery.web._files import adopted, forget, forget_files, sweep
 from tunery.web._limits import PatientConnection
 from tunery.web._people import make_token
-from tunery.web._retention import forget, forget_files, sweep
 from tunery.web._service import ADMIN
 from tunery.web._tokens import digest_of, new_token
 from tunery.web.app import create_app

@@ -1,4 +1,4 @@
-"""The kinds of jobs. A new one is a module here, and an entry in `KINDS`."""
+"""The kinds of jobs. A new one is a `JobKind` in a module here, and an entry in `KINDS`."""
 
 import json
 from collections.abc import Mapping
@@ -13,13 +13,8 @@ from tunery.domain.request import Options, Request
 from tunery.reports.data import plain
 from tunery.reports.job import ANSWER, COMPILED
 from tunery.service.kinds._base import JobKind
-from tunery.service.kinds.bench import BENCH
-from tunery.service.kinds.calibrate import CALIBRATE
-from tunery.service.kinds.collect import COLLECT
+from tunery.service.kinds.answers import BENCH, CALIBRATE, COLLECT, EXTRACT, MEASURE, QUERY
 from tunery.service.kinds.compile import COMPILE
-from tunery.service.kinds.extract import EXTRACT
-from tunery.service.kinds.measure import MEASURE
-from tunery.service.kinds.query import QUERY
 from tunery.service.kinds.tune import TUNE
 from tunery.store import Store
 

@@ -6,8 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from tunery.domain import JobStatus
 from tunery.domain.request import Options, Progress, Request
-from tunery.service.assignment import Assignment
-from tunery.service.workplace import Workplace
+from tunery.service.workplace import Assignment, Workplace
 from tunery.tuning.work import Work
 
 LONGEST_S = 1e6

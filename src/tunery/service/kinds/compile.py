@@ -9,8 +9,8 @@ from tunery.delivery.compile import check_place
 from tunery.delivery.shaping.compiling import compile_request
 from tunery.domain.request import ONNXRUNTIME, CompileOptions, CompileReport, Request
 from tunery.reports.data import compile_data, described
-from tunery.service.kinds import query
 from tunery.service.kinds._base import Answer, JobKind, say
+from tunery.service.kinds.answers import QUERY, check_few_shot
 from tunery.tuning.work import Work
 
 
@@ -24,7 +24,7 @@ class FileOptions(CompileOptions):
 
 def check(options: FileOptions, request: Request) -> None:
     """Refuse a file that may not be written."""
-    query.check(options, request)
+    check_few_shot(options, request)
     if options.onnxruntime not in ONNXRUNTIME:
         raise UsageError(f"onnxruntime={options.onnxruntime!r:.20} is unknown; use {', '.join(ONNXRUNTIME)}")
     if options.targets:
@@ -44,5 +44,5 @@ async def _compile(work: Work, options: FileOptions) -> Answer:
 
 COMPILE = JobKind(
     name="compile", options=FileOptions, check=check, run=_compile, several_dialects=True,
-    measures=query.QUERY.measures, asked=("output", "any_shape", "onnxruntime", *query.QUERY.asked),
+    measures=QUERY.measures, asked=("output", "any_shape", "onnxruntime", *QUERY.asked),
 )  # fmt: skip

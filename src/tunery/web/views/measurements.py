@@ -18,12 +18,12 @@ from tunery.dialects import file_dialect
 from tunery.domain import JobStatus, canonical_json
 from tunery.domain.request import Request
 from tunery.service.kinds import answer_of
-from tunery.service.kinds.measure import MEASURE
+from tunery.service.kinds.answers import MEASURE
 from tunery.web._bodies import KernelIn, MeasurementIn, MeasurementOut, job_out
+from tunery.web._files import touch
 from tunery.web._hub import AT_REST
 from tunery.web._jobs import JobId, claim_of, enter, model_of, rest, visible
 from tunery.web._problems import RefusedError
-from tunery.web._retention import touch
 from tunery.web._service import DEVELOPER, Reader, Service, TheService, User, at_least
 
 router = APIRouter(prefix="/v1/measurements", tags=["measurements"])
