@@ -1,7 +1,7 @@
-// What accounts have used in a month, and what of it was in vain.
+// What accounts have used in a month, what of it was in vain, and for administrators what accounts did.
 
 import { get } from "./api.js";
-import { amounts, bar, count, duration, energy, h, heading, NONE, percent, replace, table } from "./ui.js";
+import { amounts, bar, count, duration, energy, h, heading, NONE, percent, replace, table, when } from "./ui.js";
 
 export async function open(main) {
   const body = h("div", {});
@@ -11,7 +11,8 @@ export async function open(main) {
 
   async function load() {
     const found = await get(`/v1/usage/${months.value}`);
-    replace(body, accounts(found), found.flatMap(parts));
+    const log = (await get("/v1/me")).role === "admin" ? await get("/v1/audit").catch(() => null) : null;
+    replace(body, accounts(found), found.flatMap(parts), log && [h("h2", {}, "Latest actions"), actions(log)]);
   }
   await load();
 }
@@ -40,6 +41,14 @@ function accounts(found) {
     { head: "In vain", num: true, cell: (one) => percent(one.vain_share) },
   ], found, "No job was submitted in this month.");
 }
+
+const actions = (log) => table("Latest actions", [
+  { head: "When", cell: (one) => when(one.at) },
+  { head: "Account", name: true, cell: (one) => one.account },
+  { head: "From", opt: true, cell: (one) => one.source },
+  { head: "Action", cell: (one) => one.action },
+  { head: "Answer", num: true, cell: (one) => String(one.status) },
+], log, "Nobody has done anything but look.");
 
 function parts(one) {
   const most = Math.max(...one.outcomes.map((row) => row.core_s), 0) || 1;
