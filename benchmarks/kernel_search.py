@@ -130,9 +130,9 @@ def _record(path: Path, cache: Path, threads: int) -> None:
                 assert isinstance(loaded, BuiltKernel)
                 loaded.bind(inputs)
                 loaded.run()
-                calls = max(1, math.ceil(RUN_S / _worked_s(loaded, 1)))
+                calls = max(1, math.ceil(RUN_S / loaded.call()))
                 # Others use the machine as well: the least of some samples is the least disturbed one.
-                latency_s = min(_worked_s(loaded, calls) / calls for _ in range(REPEATS))
+                latency_s = min(loaded.call(calls) / calls for _ in range(REPEATS))
                 result = Result(configuration, latency_s, compile_s=compile_s)
             except TuneryError as error:
                 result = Result(configuration, None, str(error)[:60])
@@ -141,14 +141,6 @@ def _record(path: Path, cache: Path, threads: int) -> None:
             plain = cache_of(found.values(), kernel.parameters, kernel.function, "a CPU", [1])
             cache.write_text(json.dumps(plain))
     typer.echo(f"{cache}: {len(found)} configurations")
-
-
-def _worked_s(kernel: BuiltKernel, calls: int) -> float:
-    """Return the CPU seconds of calls: these, unlike the clock, do not count when others had the core."""
-    before = kernel.worked_s()
-    took_s = kernel.call(calls)
-    after = kernel.worked_s()
-    return took_s if before is None or after is None else after - before
 
 
 @app.command()

@@ -61,7 +61,7 @@ def trials(file: str, count: int) -> dict[str, float]:
 
     spent = dict.fromkeys(PARTS, 0.0)
     _counted(KernelProcess, "__init__", spent, "start")
-    for name in ("run", "run_alone_s"):
+    for name in ("run", "restart"):
         _counted(KernelProcess, name, spent, "calls")
     dialect, blobs = KernelsDialect(), FakeBlobs()
     [task] = dialect.extract(dialect.own_network(file), dialect.resolve_target("native", 1))

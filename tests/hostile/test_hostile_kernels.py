@@ -15,7 +15,7 @@ import pytest
 from daemon_tools import wait_until
 
 from tunery._sandbox import lacking, run
-from tunery.dialects.kernels.buffers import GuardedArray
+from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
 from tunery.dialects.kernels.process import KernelProcess
 
 pytestmark = [
@@ -129,7 +129,7 @@ int a_memory_of_another(void) {
 }
 """
 ENTRY = """
-void tunery_run(float **p, long calls, int threads, char *a, const long *b, const char *c, long d, long e) {
+void tunery_run(float **p, const long *strides, long count, long calls) {
     float *y = p[0], cut = 0;
     %s
     for (int file = 0; file < 64; file++) cut += !ftruncate(file, 0);
@@ -198,10 +198,10 @@ def test_no_attack_succeeds_and_without_its_part_of_the_confinement_it_does(arou
 def test_a_kernels_process_is_so_confined(around: Surroundings) -> None:
     """Memory that it shares with ours and cut short would end ours, at its next look, by a signal."""
     array = GuardedArray("y", (len(ALL) + 1,), "float32")
-    process = KernelProcess(around.library, 1, [array], 16)
+    process = KernelProcess(around.library, 1, [array], ArgumentSets([]))
     try:
         array.put(np.nan)
-        process.run(1)
+        process.run()
         answers = array.array.tolist()
     finally:
         process.close()

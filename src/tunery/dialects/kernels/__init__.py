@@ -61,7 +61,7 @@ from tunery.domain.closed_target import read_target
 if TYPE_CHECKING:
     from tunery.dialects.kernels.kernel import BuiltKernel
 
-_BUILD = "2"
+_BUILD = "3"
 """Counts changes of how a configuration becomes a kernel."""
 _REFERENCE = canonical_json({"reference": True})
 _PARAMETERS = "parameters"

@@ -6,16 +6,18 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects import Array
+from tunery.dialects.kernels.specification import Argument
 
 _ALIGNED = 64
 _GUARD = 16 << 20  # bytes on each side, which take addresses and no memory
 _KNOWN = 0xA5
+_SETS_BYTES, _MOST_SETS = 16 << 20, 1 << 13
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -70,3 +72,61 @@ class GuardedArray:
 def seal(file: int) -> None:
     """Keep a file in memory at its size, whoever has it open: who maps less than was promised is ended by a signal."""
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+
+
+class ArgumentSets:
+    """Many sets of a kernel's arguments in one file in memory, one after the other, for calls that follow each other.
+
+    Each set has its own numbers of the varied inputs, drawn from those that were given, and outputs of its own.
+    `shared` is what another process needs to have the same memory.
+    """
+
+    def __init__(self, arguments: Sequence[Argument]) -> None:
+        places: list[int | str] = []
+        size, self._parts = 0, dict[str, tuple[int, Argument]]()
+        for one in arguments:
+            if one.scalar or not (one.output or one.fill.varies):
+                places.append("")
+                continue
+            self._parts[one.name] = (size, one)
+            places.append(size)
+            size += -(-math.prod(one.shape) * np.dtype(one.dtype).itemsize // _ALIGNED) * _ALIGNED
+        self._size = max(size, _ALIGNED)
+        self.count = min(max(_SETS_BYTES // self._size, 1), _MOST_SETS)
+        self._filled, self._drawn = 0, dict[str, tuple[Array, Array]]()
+        self._random = np.random.default_rng()
+        file = os.memfd_create("sets", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, file)
+        os.truncate(file, self._size * self.count)
+        seal(file)
+        self._memory = mmap.mmap(file, 0)
+        self.shared = (file, self._size, self._size * self.count, *places)
+
+    def empty(self) -> None:
+        """Have all sets filled anew, as there are other inputs."""
+        self._filled = 0
+
+    def fill(self, count: int, inputs: Mapping[str, Array]) -> None:
+        """Have at least so many sets hold numbers of these inputs, in an order that nobody knows."""
+        if count <= self._filled:
+            return
+        for name, (_, one) in self._parts.items():
+            if not one.output and (values := inputs[name].reshape(-1)).size:
+                if not self._filled:
+                    some = self._random.choice(values.size, min(values.size, self.count), replace=False)
+                    shuffled = np.tile(self._random.permutation(values), 2)
+                    windows = np.lib.stride_tricks.sliding_window_view(shuffled, values.size)
+                    self._drawn[name] = windows, np.resize(some, self.count)
+                windows, begins = self._drawn[name]
+                self._rows(name)[self._filled : count] = windows[begins[self._filled : count]]
+        self._filled = count
+
+    def array(self, name: str, number: int) -> Array:
+        """Return one set's array."""
+        return np.asarray(self._rows(name)[number].reshape(self._parts[name][1].shape))
+
+    def _rows(self, name: str) -> Array:
+        place, one = self._parts[name]
+        kind = np.dtype(one.dtype)
+        shape, steps = (self.count, math.prod(one.shape)), (self._size, kind.itemsize)
+        return np.ndarray(shape, kind, self._memory, place, steps)

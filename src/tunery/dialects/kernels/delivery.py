@@ -110,20 +110,19 @@ class _Library:
             self._run = ctypes.CDLL(str(path)).tunery_run
         except (OSError, AttributeError) as error:
             raise DialectError(f"the built kernel cannot be loaded: {str(error)[:200]}") from error
-        pointer, long = ctypes.c_void_p, ctypes.c_long
-        self._run.argtypes = (pointer, long, ctypes.c_int, pointer, pointer, pointer, long, long)
+        self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_long)
         self._run.restype = None
 
     def run(self, pointers: ctypes.Array[ctypes.c_void_p], calls: int = 1) -> None:
         """Call the kernel so many times, with its number of threads, which is not for its code to set."""
         first = ctypes.cast(pointers, ctypes.c_void_p)
         if self._openmp is None:
-            self._run(first, calls, self._threads, 0, 0, 0, 0, 0)
+            self._run(first, None, 0, calls)
             return
         before = self._openmp.omp_get_max_threads()
         self._openmp.omp_set_num_threads(self._threads)
         try:
-            self._run(first, calls, self._threads, 0, 0, 0, 0, 0)
+            self._run(first, None, 0, calls)
         finally:
             self._openmp.omp_set_num_threads(before)
 

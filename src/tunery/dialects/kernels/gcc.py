@@ -25,32 +25,14 @@ _MEMORY_BYTES, _FILE_BYTES = 4 << 30, 256 << 20  # of one of gcc's processes
 _MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
 
 # What tunery calls. It stands before the author's text, no macro of which so reaches it; it calls no other function,
-# and its name may not be used again. A place in an input is written before each call, so that no call has that of
-# another.
+# and its name may not be used again. Each call gets arguments of its own: those of the last, and so many bytes further.
 _ENTRY = """
-typedef unsigned char __attribute__((may_alias)) tunery_1;
-typedef unsigned short __attribute__((may_alias)) tunery_2;
-typedef unsigned int __attribute__((may_alias)) tunery_4;
-typedef unsigned long __attribute__((may_alias)) tunery_8;
 void tunery_call(void **);
 __attribute__((visibility("default")))
-void tunery_run(void **p, long calls, int threads, char *array, const long *places, const char *values, long width,
-                long count) {
+void tunery_run(void **p, const long *strides, long count, long calls) {
     void (*volatile entry)(void **) = tunery_call;
-    long number = 0, row = 0;
-    (void)threads;  // the caller has set them; libraries in older files set them here
     for (long i = 0; i < calls; i++) {
-        if (count) {
-            char *to = array + places[number] * width;
-            const char *from = values + (row + number) * width;
-            switch (width) {
-            case 1: *(volatile tunery_1 *)to = *(const tunery_1 *)from; break;
-            case 2: *(volatile tunery_2 *)to = *(const tunery_2 *)from; break;
-            case 4: *(volatile tunery_4 *)to = *(const tunery_4 *)from; break;
-            default: *(volatile tunery_8 *)to = *(const tunery_8 *)from;
-            }
-            if (++number == count) { number = 0; row = count - row; }
-        }
+        for (long k = 0; i && k < count; k++) p[k] = (char *)p[k] + strides[k];
         entry(p);
     }
 }

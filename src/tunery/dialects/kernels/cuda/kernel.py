@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +12,13 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.devices.cuda.device import CudaDevice
 from tunery.devices.cuda.driver import Connection, done
+from tunery.dialects import Array
 from tunery.dialects.kernels.cuda.arrays import GpuArray
 from tunery.dialects.kernels.cuda.compilation import Compiled
-from tunery.dialects.kernels.kernel import MOST_CHANGES, BuiltKernel, Change
-from tunery.dialects.kernels.specification import KernelSpecification
+from tunery.dialects.kernels.kernel import QueuedKernel
+from tunery.dialects.kernels.specification import Argument, KernelSpecification
 
 _AT_ONCE = 32  # calls in the stream
-_MOST_CHANGE = 8  # bytes of one number
 
 
 class _Module:
@@ -49,17 +49,17 @@ class _Module:
             )
 
 
-class CudaKernel(BuiltKernel):
+class CudaKernel(QueuedKernel):
     """A kernel on a GPU. Before each call that is timed, the second cache is emptied, which also keeps the stream busy
     until the call is in it; so an event before it and one behind it tell its time."""
 
     def __init__(self, kernel: KernelSpecification, compiled: Compiled, device: CudaDevice) -> None:
         self._compiled, self._device, self._to = compiled, device, device.connection
-        self._module, self._cold = _Module(compiled, self._to), False
+        self._module = _Module(compiled, self._to)
         arrays = [one for one in kernel.arguments if not one.scalar]
         self._memory = {one.name: GpuArray(one.name, one.shape, one.dtype, self._to) for one in arrays}
         super().__init__(kernel, self._memory)
-        self._staged = GpuArray("", (2 * MOST_CHANGES * _MOST_CHANGE,), "uint8", self._to)
+        self._shuffled: dict[str, GpuArray] = {}
         self._values = [
             np.array(self._memory[one.name].address, np.uint64) if one.value is None
             else np.array(one.value, one.dtype)
@@ -76,42 +76,48 @@ class CudaKernel(BuiltKernel):
         self._to.let_go_with(self, *(("cuEventDestroy", event) for pair in self._events for event in pair))
 
     @override
-    def time(self, calls: int) -> float:
-        self._cold = True
-        try:
-            return super().time(calls)
-        finally:
-            self._cold = False
+    def give(self, arrays: Mapping[str, Array]) -> None:
+        super().give(arrays)
+        self._shuffled.clear()
 
     @override
-    def call(self, calls: int = 1, change: Change | None = None) -> float:
-        cu = self._to.use()
-        if change is not None:
-            changes = np.zeros(2 * MOST_CHANGES * _MOST_CHANGE, np.uint8)
-            changes[: change.values.nbytes] = change.values.reshape(-1).view(np.uint8)
-            self._staged.put(changes)
+    def call(self, calls: int = 1) -> float:
+        return self._run(calls, (), cold=False)
+
+    @override
+    def call_on_new(self, calls: int) -> float:
+        for one in self.varied:
+            if one.name not in self._shuffled:
+                self._shuffled[one.name] = GpuArray(one.name, one.shape, one.dtype, self._to)
+                values = self._random.permutation(self._given[one.name].reshape(-1))
+                self._shuffled[one.name].put(values.reshape(one.shape))
+        return self._run(calls, self.varied, cold=True)
+
+    def _run(self, calls: int, varied: Sequence[Argument], *, cold: bool) -> float:
+        cu, stream = self._to.use(), self._to.stream
         spent_ms = 0.0
         for first in range(0, calls, _AT_ONCE):
             events = self._events[: calls - first]
-            for place, (before, after) in enumerate(events):
-                self._enqueue(cu, first + place, change, before, after)
+            for before, after in events:
+                for one in varied:
+                    self._renew(cu, one)
+                if cold:
+                    self._device.enqueue_flush()
+                done(cu.cuEventRecord(before, stream))
+                done(cu.cuLaunchKernel(self._module.function, *self._sizes, stream, int(self._pointers.ctypes.data), 0))
+                done(cu.cuEventRecord(after, stream))
             self._to.wait()
             spent_ms += sum(done(cu.cuEventElapsedTime(*pair_)) for pair_ in events)
         return spent_ms * 1e-3
 
-    def _enqueue(self, cu: Any, number: int, change: Change | None, before: Any, after: Any) -> None:
-        """Ask for the call of this number, between two events."""
-        stream = self._to.stream
-        if self._cold:
-            self._device.enqueue_flush()
-        if change is not None:
-            width, count = change.values.itemsize, change.places.size
-            place = self._memory[change.argument].address + change.at(number)[0] * width
-            value = self._staged.address + number % (2 * count) * width
-            done(cu.cuMemcpyDtoDAsync(place, value, width, stream))
-        done(cu.cuEventRecord(before, stream))
-        done(cu.cuLaunchKernel(self._module.function, *self._sizes, stream, int(self._pointers.ctypes.data), 0))
-        done(cu.cuEventRecord(after, stream))
+    def _renew(self, cu: Any, one: Argument) -> None:
+        """Write numbers to an input that were given, in an order that nobody knows."""
+        width, size = np.dtype(one.dtype).itemsize, math.prod(one.shape)
+        into, of = self._memory[one.name].address, self._shuffled[one.name].address
+        begin = int(self._random.integers(size)) * width
+        for source, target, count in ((begin, 0, size * width - begin), (0, size * width - begin, begin)):
+            if count:
+                done(cu.cuMemcpyDtoDAsync(into + target, of + source, count, self._to.stream))
 
     @override
     def call_anew(self) -> None:

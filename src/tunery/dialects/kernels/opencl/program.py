@@ -14,7 +14,7 @@ from tunery.dialects import Array
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.buffers import GuardedArray
 from tunery.dialects.kernels.gcc import macros
-from tunery.dialects.kernels.kernel import BuiltKernel, Change
+from tunery.dialects.kernels.kernel import QueuedKernel
 from tunery.dialects.kernels.launched.sizes import Sizes, sizes
 from tunery.dialects.kernels.specification import Argument, KernelSpecification
 
@@ -94,7 +94,7 @@ def _loaded(to: Connection, program: Checked) -> Any:
         raise DialectError(f"the built kernel cannot be loaded: {_first_error(str(error))}") from error
 
 
-class OpenClKernel(BuiltKernel):
+class OpenClKernel(QueuedKernel):
     """A kernel on a device's queue, its buffers between zones that the device sees too.
 
     While nothing runs the buffers are mapped: the host's arrays hold what they hold. Where the device computes in the
@@ -113,6 +113,7 @@ class OpenClKernel(BuiltKernel):
         self._whole: dict[str, Any] = {}
         self._parts: dict[str, Any] = {}
         self._maps: list[Any] = []
+        self._shuffled: dict[str, Any] = {}
         try:
             for name, one in self._memory.items():
                 self._whole[name] = cl.Buffer(to.context, flags, hostbuf=one.inside)
@@ -124,7 +125,7 @@ class OpenClKernel(BuiltKernel):
         except cl.Error as error:
             raise DialectError(f"the device has no room for the kernel's arguments: {error}") from error
         self._map()
-        self._called = False
+        self._is_ready = False
 
     def __del__(self) -> None:
         """Let the buffers go before the host's arrays, where a device with memory of its own writes what they held."""
@@ -150,39 +151,56 @@ class OpenClKernel(BuiltKernel):
     @override
     def give(self, arrays: Mapping[str, Array]) -> None:
         super().give(arrays)
-        if not self._called:
-            self._called = True
+        self._shuffled.clear()
+        if not self._is_ready:
+            self._is_ready = True
             self.call()  # the driver makes the code, PoCL in 70 to 300 ms: a race would take the kernel for a slow one
 
     @override
-    def call(self, calls: int = 1, change: Change | None = None) -> float:
+    def call(self, calls: int = 1) -> float:
+        return self._called(calls, ())
+
+    @override
+    def call_on_new(self, calls: int) -> float:
+        return self._called(calls, self.varied)
+
+    def _called(self, calls: int, varied: Sequence[Argument]) -> float:
         self._unmap()
         try:
-            return self._to.call(lambda: self._run(calls, change))
+            return self._to.call(lambda: self._run(calls, varied))
         except self._to.cl.Error as error:
             raise DialectError(f"the device does not run the kernel: {brief(error)}") from error
         finally:
             self._map()
 
-    def _run(self, calls: int, change: Change | None) -> float:
+    def _run(self, calls: int, varied: Sequence[Argument]) -> float:
+        cl, queue = self._to.cl, self._to.queue
+        for one in varied:
+            if one.name not in self._shuffled:
+                values = self._random.permutation(self._given[one.name].reshape(-1))
+                flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+                self._shuffled[one.name] = cl.Buffer(self._to.context, flags, hostbuf=values)
         spent_ns = 0
         for first in range(0, calls, _AT_ONCE):
-            events = [self._enqueue(i, change) for i in range(first, min(calls, first + _AT_ONCE))]
-            self._to.queue.finish()
+            events = []
+            for _ in range(min(calls - first, _AT_ONCE)):
+                for one in varied:
+                    self._renew(one)
+                events.append(cl.enqueue_nd_range_kernel(queue, self._function, self._launch.whole, self._launch.group))
+            queue.finish()
             spent_ns += sum(event.profile.end - event.profile.start for event in events)
         return spent_ns * 1e-9
 
-    def _enqueue(self, number: int, change: Change | None) -> Any:
-        cl, queue = self._to.cl, self._to.queue
-        if change is not None:
-            place, value = change.at(number)
-            offset = place * value.itemsize
-            cl.enqueue_copy(queue, self._parts[change.argument], value, dst_offset=offset, is_blocking=False)
-        return cl.enqueue_nd_range_kernel(queue, self._function, self._launch.whole, self._launch.group)
-
-    @override
-    def worked_s(self) -> float:
-        return 0.0  # not compared: a device on the processor shares it, and a program of OpenCL keeps nothing
+    def _renew(self, one: Argument) -> None:
+        """Write numbers to an input that were given, in an order that nobody knows."""
+        size, into, of = math.prod(one.shape), self._parts[one.name], self._shuffled[one.name]
+        width = np.dtype(one.dtype).itemsize
+        begin = int(self._random.integers(size)) * width
+        for source, target, count in ((begin, 0, size * width - begin), (0, size * width - begin, begin)):
+            if count:
+                self._to.cl.enqueue_copy(
+                    self._to.queue, into, of, byte_count=count, src_offset=source, dst_offset=target
+                )
 
     @override
     def call_anew(self) -> None:
