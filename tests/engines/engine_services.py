@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunery._errors import CrashError, DialectError, ModelError
+from tunery.domain import Measurement, Outcome, Task
 
 
 class Rogue:
@@ -160,3 +161,10 @@ class Configured:
 
     def settings(self) -> tuple[Path, bytes, float]:
         return self.path, self.blob, self.limit
+
+
+class FalseMeasurer:
+    """Says that work was done sooner than it can be."""
+
+    def race(self, _task: Task) -> Measurement:
+        return Measurement(Outcome.OK, (1e-9,))

@@ -8,8 +8,10 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,12 @@ import pytest
 from job_tools import family, wait_until
 
 from tunery._errors import CrashError, HostError, LostWorkerError
-from tunery.domain import Artifact, BlobDigest, Network
+from tunery.domain import Artifact, BlobDigest, Measurement, Network, Outcome, Target, Task, TensorSpec, Workload
 from tunery.engines import AgentEngine, Role, WorkerSpec
 from tunery.engines._blob_fields import blob_finder
 from tunery.engines.remote._connection import agent_command
 from tunery.engines.remote._link import Timing
-from tunery.engines.remote._protocol import FrameReader, ProtocolError
+from tunery.engines.remote._protocol import FrameReader, ProtocolError, check_told
 from tunery.testing.engine_probe import Probe
 from tunery.testing.fake_blobs import FakeBlobs
 
@@ -324,6 +326,50 @@ def test_an_answer_that_cannot_be_costs_what_is_in_flight(wrong: str, tmp_path: 
             ask(engine, worker, "count")
         assert ask(engine, worker, "count") == 1
         assert 0 <= engine.control.cpu_s(worker) < PATIENCE_S
+
+
+def task_of(flop: float) -> Task:
+    spec = TensorSpec("y", (16,), "float32")
+    return Task(Workload("k", "w", "dense", "", (spec,), 1, flop), Target("fake", {"kind": "fake"}, 1))
+
+
+@pytest.mark.parametrize(("flop", "latency_s", "believed"), [
+    (1e6, 1e-9, False), (1e6, 1e-4, True), (1e12, 1e-2, False), (0.0, 1e-9, False), (0.0, float("inf"), False),
+    (1e6, -1.0, False),
+])  # fmt: skip
+def test_a_time_that_no_processor_needs_is_not_believed(flop: float, latency_s: float, believed: bool) -> None:
+    task = task_of(flop)
+    measured = Measurement(Outcome.OK, (latency_s,))
+    for told in (measured, [measured, measured]):
+        with nullcontext() if believed else pytest.raises(HostError, match="add it again"):
+            check_told(told, task)
+    with pytest.raises(HostError, match="add it again"):
+        check_told(replace(measured, samples_s=(1e-2,), measure_s=-10.0), task)
+
+
+@pytest.mark.jobs
+def test_a_host_that_tells_what_cannot_be_is_given_up(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with FakeBlobs() as blobs, AgentEngine("far", AGENT, blobs, timing=QUICK) as engine:
+        worker = engine.start(replace(PROBE, service="engine_services:FalseMeasurer"))
+        with pytest.raises(LostWorkerError, match="at least"):
+            ask(engine, worker, "race", task_of(1e6))
+        with pytest.raises(HostError, match="at least"):
+            engine.wait(PATIENCE_S)
+    wait_until(lambda: not family(mark))
+
+
+@pytest.mark.jobs
+def test_an_engine_of_a_host_that_has_stopped_closes_within_seconds(mark: Path) -> None:
+    with FakeBlobs() as blobs:
+        engine = AgentEngine("far", AGENT, blobs)
+        engine.wait(PATIENCE_S)
+        for process in family(mark):
+            process.suspend()
+        start = time.monotonic()
+        engine.close()
+        assert time.monotonic() - start < 5.0
+    wait_until(lambda: not family(mark))
 
 
 @pytest.mark.jobs

@@ -1,7 +1,7 @@
 """Several hosts as one engine: each host has an engine of its own, and all of them the caller's blobs."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -117,8 +117,9 @@ class JoinedEngine(Engine):
 
     @override
     def close(self) -> None:
-        for engine in list(self._engines.values()):
-            engine.close()
+        with ThreadPoolExecutor() as threads:  # a host that does not answer holds up none of the others
+            for closed in [threads.submit(engine.close) for engine in self._engines.values()]:
+                closed.result()
 
 
 class _JoinedControl(HostControl):

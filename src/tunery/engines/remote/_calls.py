@@ -14,11 +14,12 @@ from typing_extensions import override
 
 from tunery._errors import BlobError, CrashError, EngineError, FullHostError, LostWorkerError
 from tunery.blobs import Blobs
+from tunery.domain import Task
 from tunery.engines._base import OnUsage, WorkerSpec
 from tunery.engines._payload import Signatures, error_from_data
 from tunery.engines.remote._connection import Connection, open_blob
 from tunery.engines.remote._link import Link, Listener
-from tunery.engines.remote._protocol import ProtocolError, seconds_of
+from tunery.engines.remote._protocol import ProtocolError, check_told, seconds_of
 from tunery.engines.remote._questions import Questions
 
 
@@ -39,6 +40,7 @@ class RemoteCall:
     result: Any = None
     sent: bool = False
     due_s: float = math.inf
+    task: Task | None = None
 
     def fail(self, error: BaseException) -> None:
         """End the call with an error, unless it has ended or was cancelled."""
@@ -259,6 +261,7 @@ class Calls(Listener):
             call.result = methods.decode_result(call.method, body)
         except ValueError as error:
             raise ProtocolError(f"an answer to {call.method} that cannot be read") from error
+        check_told(call.result, call.task)
         for digest in methods.blobs_in_result(call.method, call.result):
             self._connection.there.add(digest)
             if not self._home.has(digest):

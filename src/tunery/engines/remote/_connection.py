@@ -23,7 +23,7 @@ from tunery.engines.remote._receiving import Receiver
 
 AGENT = ("tunery", "agent", "--stdio")
 _MOST_GREETING_BYTES = 1 << 16
-_END_S = 10.0
+_END_S = 1.0  # three such waits and the link's last one are less than what a command may take to end
 _log = logging.getLogger(__name__)
 _MOST_SHARE, _START_S = 4.0, 60.0  # a host may have more cores than it grants; its agent runs before it is connected
 _TAIL_BYTES = 2048

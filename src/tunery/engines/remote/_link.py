@@ -267,6 +267,8 @@ class Link:
                     action()
                 except ProtocolError as error:
                     self._lose(HostError(f"its agent sent {error}"), hopeless=False)
+                except HostError as error:
+                    self._lose(error, hopeless=True)
                 except Exception as error:  # noqa: BLE001 - a call that nobody answers would wait for ever
                     _log.debug("what the agent sent could not be acted on", exc_info=True)
                     self._lose(HostError(f"its agent sent what cannot be: {error!r}"), hopeless=False)
@@ -349,4 +351,4 @@ class Link:
         if connection is not None:
             connection.end(orderly=True)
         if self._talking is not None:
-            self._talking.join(1.0)
+            self._talking.join(0.5)

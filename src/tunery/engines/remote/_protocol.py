@@ -9,13 +9,17 @@ The agent begins with `MAGIC`, behind whatever the login shell printed, and the 
 
 import contextlib
 import json
+import math
 import os
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
+
+from tunery._errors import HostError
+from tunery.domain import Measurement, Task
 
 PROTOCOL = 2
 MAGIC = b"\0tunery agent\0\n"
@@ -23,6 +27,11 @@ MOST_HEADER_BYTES = 1 << 20
 MOST_BODY_BYTES = 1 << 28
 _LENGTHS = struct.Struct("<QI")
 _READ = _CHUNK = 1 << 18
+# Of a second of one core, twice what the fastest can: two products of 16 numbers in each of 6e9 cycles, four times as
+# many as Winograd's convolutions count for; eight times as many narrow ones; two stores of 64 bytes.
+_PLAIN_FLOP, _NARROW_FLOP, _WRITTEN_BYTES = 3e12, 2.5e13, 1.5e12
+_FASTEST_GPU, _GPU_DIALECTS = (2e16, 3e13), frozenset({"cuda", "opencl"})
+_CALL_S = 2e-9  # of a call that does nothing
 
 Frame = tuple[dict[str, Any], bytes]
 
@@ -44,6 +53,41 @@ def seconds_of(value: object, most_s: float) -> float:
     if not isinstance(value, float | int) or not 0 <= value <= most_s:
         raise ProtocolError(f"a time of {value!r:.40} s, where at most {most_s:.0f} s can be")
     return float(value)
+
+
+def check_told(result: object, task: Task | None) -> None:
+    """Check the numbers of what a worker of another host answers: nothing else looks at them before they are used.
+
+    Raises:
+        HostError: they cannot be.
+    """
+    least_s = 0.0 if task is None else least_latency_s(task)
+    for told in result if isinstance(result, Sequence) else (result,):
+        if not isinstance(told, Measurement):
+            continue
+        spent_s = (told.build_s, told.measure_s)
+        if not all(least_s <= sample < math.inf for sample in told.samples_s):
+            raise HostError(
+                f"it tells of a run of {min(told.samples_s):.3g} s, and the work takes {least_s:.3g} s at least: "
+                "look at its clock and at who runs it, and add it again"
+            )
+        error = told.verification.max_error if told.verification else 0.0
+        if not all(0 <= number < math.inf for number in (*spent_s, error)):
+            raise HostError(
+                f"it tells of {(*spent_s, error)}, which no run takes; look at who runs it, and add it again"
+            )
+
+
+def least_latency_s(task: Task) -> float:
+    """Return less than any processor takes for a task: at twice the operations, and bytes written, of the fastest."""
+    workload = task.workload
+    plain = all(spec.dtype in {"float32", "float64"} for spec in workload.arguments)
+    cores = max(task.target.threads, 1)
+    operations, written = _FASTEST_GPU if task.target.dialect in _GPU_DIALECTS else (
+        cores * (_PLAIN_FLOP if plain else _NARROW_FLOP), cores * _WRITTEN_BYTES
+    )  # fmt: skip
+    numbers = sum(math.prod(spec.shape) for spec in workload.output_specs)  # of a byte each at least
+    return max(workload.flop / operations, numbers / written, _CALL_S)
 
 
 def _no_number(name: str) -> None:

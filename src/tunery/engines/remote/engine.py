@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from tunery._errors import EngineError
 from tunery.blobs import Blobs
-from tunery.domain import Check, HostFacts
+from tunery.domain import Check, HostFacts, Task
 from tunery.engines._base import Engine, HostControl, HostUse, OnUsage, WorkerSpec, check_deadline
 from tunery.engines._followed import FollowedBlobs
 from tunery.engines._payload import signatures
@@ -132,6 +132,7 @@ class AgentEngine(Engine):
         }  # fmt: skip
         frame, blobs = pack(header, body), found.methods.blobs_in_arguments(method, args)
         call = RemoteCall(number, found, method, frame, blobs, deadline_s)
+        call.task = next((one for one in args if isinstance(one, Task)), None)
         self._link.post(lambda: self._calls.enqueue(call))
         return call.future
 
