@@ -315,7 +315,8 @@ def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     assert outcomes.keys() == set(range(11)), "the space is exhausted"
     right = {Outcome.OK, Outcome.ABANDONED}
     assert {outcomes[0], outcomes[1]} <= right
-    assert [FAULTS[fault] for fault in range(2, 10) if outcomes[fault] in right] == []
+    # One that is slow at first may be given up before it is seen through.
+    assert [FAULTS[fault] for fault in range(2, 10) if outcomes[fault] is Outcome.OK] == []
     [state] = report.job.tasks
     assert (state.parameters, state.default, state.all_tried) == ({"FAULT": 1}, {"FAULT": 0}, len(outcomes))
     [best] = [one for one in records if one.candidate.key == state.best_candidate][-1:]
