@@ -157,3 +157,8 @@ def entered() -> float:
         return time.monotonic()
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - max(age_s, 0.0)
+
+
+def keep_to_cores(pid: int, count: int) -> None:
+    """Have the only thread of a process, and what it starts from now on, run on so many of this process's cores."""
+    os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:count])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tunery import _sandbox
 from tunery._errors import DialectError
+from tunery._processor import keep_to_cores
 from tunery.dialects.kernels import _child
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
 
@@ -66,11 +67,10 @@ class KernelProcess:
     def restart(self) -> None:
         """End the process that has called the kernel, and load it in another."""
         self._end_call()
-        cores = sorted(os.sched_getaffinity(0))[: self._threads]
         self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                os.sched_setaffinity(self._process.pid, cores)
+                keep_to_cores(self._process.pid, self._threads)
                 socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
                 self._call = os.pidfd_open(*struct.unpack("i", self._control.recv(4)))
             except (OSError, struct.error) as error:
