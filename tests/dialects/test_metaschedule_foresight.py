@@ -1,4 +1,4 @@
-"""Candidates without a measurement: the best of few looks, and what one task teaches about the next."""
+"""Candidates without a measurement: the best of few looks."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,8 @@ from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule.codegen.specimens import _matmul
 from tunery.dialects.metaschedule.features.features import FeatureCache
-from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
-from tunery.dialects.metaschedule.search.suggestions import Suggester
-from tunery.dialects.metaschedule.search.winners import fitted
+from tunery.dialects.metaschedule.search.suggestions import suggest
 from tunery.dialects.metaschedule.variants.program import space_of
 from tunery.domain import Task
 
@@ -45,31 +43,8 @@ def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: s
     np.testing.assert_allclose(again, scores, rtol=1e-5)
 
 
-def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[list[Genome]] = []
-    replay = SurrogateProposer._replay
-
-    def watched(self: SurrogateProposer, genomes: list[Genome]) -> list[str]:
-        tried.append(list(genomes))
-        return replay(self, genomes)
-
-    monkeypatch.setattr(SurrogateProposer, "_replay", watched)
-    foreseeing = Suggester()
-    first = foreseeing.candidates(tasks[0], 16, model, 0, FeatureCache())
-    looks, best = sum(map(len, tried)), first[0]
-    search = SurrogateProposer(tasks[1], space_of(tasks[1]), (), model, 0)
-    other = SurrogateProposer(tasks[0], space_of(tasks[0]), (), model, 0)
-    genome = other._genome(best.body)
-    assert genome is not None
-    tried.clear()
-    # A lesson is text, for tasks that another process looks at.
-    Suggester([foreseeing.transfer_state]).candidates(tasks[1], 16, model, 0, FeatureCache())
-    assert fitted(genome, search.designs[genome.design]) in tried[0]
-    assert sum(map(len, tried)) < looks == 16, "what is known from another task need not be looked for again"
-
-
 def test_few_looks_are_few(tasks: list[Task], model: str) -> None:
-    assert 1 <= len(Suggester().candidates(tasks[0], 4, model, 0, FeatureCache())) <= 6
+    assert 1 <= len(suggest(tasks[0], 4, model, 0, FeatureCache()).candidates) <= 6
 
 
 def test_what_is_only_judged_by_the_model_needs_no_draft(tasks: list[Task], model: str) -> None:

@@ -143,16 +143,14 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
         several_fallbacks: bool = False,
     ) -> Suggestions:
         from tunery.dialects.metaschedule.features.features import FeatureCache
-        from tunery.dialects.metaschedule.search.suggestions import Suggester
+        from tunery.dialects.metaschedule.search.suggestions import suggest
         from tunery.dialects.metaschedule.variants.program import space_of
 
         if not space_of(task).tunable:
             only = tuple(self.open(task, (), cost_model, seed).propose(n + 1))
             return Suggestions(only[:1], fallbacks=only[1:])  # no search: the model is not asked which
         features = self._features[task.key] = FeatureCache()
-        suggester = Suggester(transfer_states)
-        found = suggester.candidates(task, n, cost_model, seed, features, several_fallbacks=several_fallbacks)
-        return Suggestions(tuple(found), suggester.transfer_state, tuple(suggester.fallbacks), suggester.source_ids)
+        return suggest(task, n, cost_model, seed, features, several_fallbacks=several_fallbacks)
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:

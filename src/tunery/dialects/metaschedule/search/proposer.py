@@ -160,9 +160,6 @@ class SurrogateProposer(Proposer):
         """Return the highest score so far, 0 if there is none."""
         return float(np.nanmax(np.append(self._model.scores(list(self._waiting)), 0.0)))
 
-    def best_genomes(self, n: int) -> tuple[Genome, ...]:
-        return tuple(self._waiting[key] for key in self._by_score()[:n])
-
     def ranked(self) -> list[Candidate]:
         """Return all that was replayed and not proposed yet, the highest score first."""
         return self._chosen(len(self._waiting), self._by_score())
@@ -297,12 +294,12 @@ class SurrogateProposer(Proposer):
             genome = self._genome(told.candidate.body)
             if genome is None:
                 continue
-            transfer_state = self._lessons.get(genome, Lesson(key))
+            lesson = self._lessons.get(genome, Lesson(key))
             if told.latency_s is not None and told.latency_s > 0:
                 abandoned = told.outcome is not Outcome.OK
-                self._lessons[genome] = replace(transfer_state, latency_s=told.latency_s, abandoned=abandoned)
+                self._lessons[genome] = replace(lesson, latency_s=told.latency_s, abandoned=abandoned)
             elif told.outcome is not Outcome.FILTERED:
-                self._lessons[genome] = replace(transfer_state, failed=True)
+                self._lessons[genome] = replace(lesson, failed=True)
 
     def _genome(self, body: str) -> Genome | None:
         """Return the genome of a body; None for another variant, or what earlier versions could propose."""

@@ -1,25 +1,21 @@
 """Candidates for a task that is not going to be measured: winners of like tasks, or the best of few replays.
 
 What won for a like task, fitted to this one's extents, is near what tuning would end with: the cost model chooses among
-such (docs/decisions/009). Where there are none it chooses among what a search guided by it finds. Tasks of one network
-resemble one another, and often two have the same convolution with other operators fused to it. So what scored best for
-one is tried first for the next.
+such (docs/decisions/009). Where there are none it chooses among what a search guided by it finds.
 """
 
-import json
 import math
-from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from tunery.dialects import Observation
+from tunery.dialects import Observation, Suggestions
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer, TileProposer
-from tunery.dialects.metaschedule.search.winners import TaskSignature, Winners, fitted, place_of, shipped
+from tunery.dialects.metaschedule.search.winners import Winners, place_of, shipped
 from tunery.dialects.metaschedule.variants import depthwise, dots, place_sums, rows
 from tunery.dialects.metaschedule.variants.program import space_of, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
@@ -37,9 +33,6 @@ _LEAST_FOR_ALTERNATIVES = 12
 # Replays of a variant before the best so far says which one gets the rest.
 _ALTERNATIVE, _ALTERNATIVE_SHARE = 4, 0.25
 _ROUND = 6
-_SEEDS, _KEPT = 4, 2
-_SPARED = 0.5  # of the replays, where there are seeds
-_BEHIND, _GIVEN_UP = 0.8, 2  # a variant this far behind, this many times in a row, is not prepared again
 # With fewer flop for a byte of transformed weights a core waits for memory longer than it computes directly; what is no
 # larger than this may still lie in a cache from the run before.
 _LEAST_FLOP_PER_BYTE, _CACHED_BYTES = 10.0, 4 << 20
@@ -47,132 +40,72 @@ _MOST_TILES = 4
 _LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the fewer for small tasks
 
 
-class Suggester:
-    """Finds candidates by the cost model, and keeps what was best for the tasks that follow.
+def suggest(
+    task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, several_fallbacks: bool = False
+) -> Suggestions:
+    """Return what up to `n` replays of a tunable task found, the highest score first.
 
-    `transfer_state` is what the latest task taught; another instance, in any process, may be given it. `fallbacks` and
-    `source_ids` are the latest task's, as in `Suggestions`.
+    Designs of register tiles need no score, and winners of like tasks are candidates enough, `n` or not. Fallbacks are
+    of another kind: one, should the candidates fail, or several, if wanted. A variant that fails is left out.
     """
 
-    def __init__(self, transfer_states: Sequence[str] = ()) -> None:
-        self.transfer_state = ""
-        self.fallbacks: list[Candidate] = []
-        self.source_ids: dict[str, int] = {}
-        self._memories: dict[str, list[tuple[TaskSignature, tuple[Genome, ...]]]] = {}
-        self._losses: Counter[str] = Counter()  # in a row
-        for transfer_state in transfer_states:
-            self._learn(transfer_state)
+    def opened(names: Sequence[str]) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
+        return searches_of(task, names, (), cost_model, seed, features=features)
 
-    def candidates(
-        self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, several_fallbacks: bool = False
-    ) -> list[Candidate]:
-        """Return what up to `n` replays of a tunable task found, the highest score first.
+    winners, leading = winners_for(task), leader_of_products(task)
+    tiles = tuple(TileProposer(task).propose(_MOST_TILES)) if leading else ()
+    if leading == TILES:
+        return Suggestions(tiles)
+    searches, left_out = opened([leading or GENERIC])
+    if not leading and (leading := leader(task, searches[GENERIC], winners)) != GENERIC:
+        more, left_out = opened([leading])
+        searches |= more
+    found, origins = list[Candidate](), dict[str, int]()
+    if leading in searches:
+        count = _count(task, leading, searches[leading], winners, n)
+        with leaving(leading, left_out):
+            if won := _won(task, leading, searches[leading], winners, count):
+                origins = _tried_out(searches[leading], won)
+            elif trusted(task, leading):
+                searches[leading].explore(_LEAST_WINNERS)
+            found = searches[leading].ranked()
+    if found:
+        fallbacks: Sequence[Candidate] = tiles
+        if leading != GENERIC and not tiles:
+            with suppress(Exception):  # a spare that cannot be had costs nothing but itself
+                fallbacks = _spare(task, searches[GENERIC], winners, count if several_fallbacks else 1)
+        candidates = tuple(with_left_out(candidate, left_out) for candidate in found)
+        return Suggestions(candidates, fallbacks=tuple(fallbacks), source_ids=origins)
+    if tiles:
+        return Suggestions(tiles)
+    searches = without(searches, left_out)
+    names = _VARIANTS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
+    known = variants(task).found
+    more, lost = opened([name for name in names if name in known and name not in searches | left_out])
+    return Suggestions(_searched(n, searches | more, left_out | lost))
 
-        Winners of like tasks are candidates enough, `n` or not. Where they are of another variant than the generic
-        one, what that would propose is kept as `fallbacks`: one, should the others fail, or several, if wanted. An
-        variant that fails is left out.
-        """
 
-        def opened(names: Sequence[str]) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
-            return searches_of(task, names, (), cost_model, seed, features=features)
-
-        self.fallbacks, self.source_ids = [], {}
-        searches, left_out = dict[str, SurrogateProposer](), dict[str, str]()
-        winners, tiles = winners_for(task), list[Candidate]()
-        if leading := leader_of_products(task):
-            tiles = TileProposer(task).propose(_MOST_TILES)
-            if leading == TILES:
-                return tiles
-        else:
-            searches, _ = opened([GENERIC])
-            leading = leader(task, searches[GENERIC], winners)
-        if leading not in searches:
-            more, left_out = opened([leading])
-            searches |= more
-        if leading in searches:
-            count = _count(task, leading, searches[leading], winners, n)
-            found = list[Candidate]()
-            with leaving(leading, left_out):
-                found = self._led(task, leading, searches[leading], winners, count)
-            if found:
-                self.fallbacks = tiles
-                if leading != GENERIC and not tiles:
-                    with suppress(Exception):  # a spare that cannot be had costs nothing but itself
-                        self.fallbacks = _spare(task, searches[GENERIC], winners, count if several_fallbacks else 1)
-                return [with_left_out(candidate, left_out) for candidate in found]
-        if tiles:
-            return tiles
-        searches = without(searches, left_out)
-        more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
-        return self._searched(task, n, searches | more, left_out | lost)
-
-    def _led(
-        self, task: Task, leading: str, search: SurrogateProposer, winners: Winners, count: int
-    ) -> list[Candidate]:
-        if won := _won(task, leading, search, winners, count):
-            self.source_ids = _tried_out(search, won)
-        elif trusted(task, leading):
-            search.explore(_LEAST_WINNERS)
-        return search.ranked()
-
-    def _searched(
-        self, task: Task, n: int, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]
-    ) -> list[Candidate]:
-        """Return what up to `n` replays found in searches of several variants; `left_out` is told which fail."""
-        left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
-        scores = dict[str, float]()
-        for name, search in searches.items():
-            with leaving(name, left_out):
-                seeds = self._seeds(task, name, search)
-                if seeds and name == GENERIC:
-                    left = max(_ALTERNATIVE, round(_SPARED * n))
-                search.try_out(seeds)
-                first = max(min(_ROUND, n) if name == GENERIC else fair, len(seeds)) - len(seeds)
-                for count in rounds_of(first):
-                    search.explore(count)
-                left -= first + len(seeds)
-                scores[name] = search.best_score()
-        best = max(scores, key=lambda name: scores[name])
-        behind = {name: score < _BEHIND * scores[best] for name, score in scores.items()}
-        with leaving(best, left_out):
-            for count in rounds_of(left):
-                searches[best].explore(count)
-        searches = without(searches, left_out)
-        memories = [
-            (place_of(task.workload.kind, name, each.outlines), each.best_genomes(_KEPT))
-            for name, each in searches.items()
-        ]
-        told = [[at.structure, at.extents, [[g.design, g.choices] for g in best]] for at, best in memories]
-        self.transfer_state = json.dumps([behind, told])
-        self._learn(self.transfer_state)
-        ranked = list[Candidate]()
-        for name, search in searches.items():
-            with leaving(name, left_out):
-                ranked += search.ranked()
-        found = [with_left_out(candidate, left_out) for candidate in ranked]
-        return sorted(found, key=lambda candidate: -(candidate.score or 0.0))
-
-    def _learn(self, transfer_state: str) -> None:
-        behind, memories = json.loads(transfer_state)
-        for name, lost in behind.items():
-            self._losses[name] = self._losses[name] + 1 if lost else 0
-        for structure, extents, best in memories:
-            genomes = tuple(Genome(design, tuple(map(tuple, choices))) for design, choices in best)
-            self._memories.setdefault(structure, []).append((TaskSignature(structure, tuple(extents)), genomes))
-
-    def _worthwhile(self, task: Task, n: int) -> list[str]:
-        """Return the variants that `n` replays are enough for, without those that keep losing."""
-        names = _VARIANTS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
-        open_ = [name for name in names if name == GENERIC or self._losses[name] < _GIVEN_UP]
-        return [name for name in open_ if name in variants(task).found]
-
-    def _seeds(self, task: Task, name: str, search: SurrogateProposer) -> list[Genome]:
-        """Return the best of the tasks that are most like this one, fitted to it."""
-        designs = search.designs
-        here = place_of(task.workload.kind, name, search.outlines)
-        near = sorted(self._memories.get(here.structure, []), key=lambda memory: here.distance(memory[0]))
-        found = [fitted(genome, designs[genome.design]) for _, genomes in near for genome in genomes]
-        return list(dict.fromkeys(found))[:_SEEDS]
+def _searched(n: int, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]) -> tuple[Candidate, ...]:
+    """Return what up to `n` replays found in searches of several variants; `left_out` is told which fail."""
+    left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
+    scores = dict[str, float]()
+    for name, search in searches.items():
+        with leaving(name, left_out):
+            first = min(_ROUND, n) if name == GENERIC else fair
+            for count in rounds_of(first):
+                search.explore(count)
+            left -= first
+            scores[name] = search.best_score()
+    best = max(scores, key=lambda name: scores[name])
+    with leaving(best, left_out):
+        for count in rounds_of(left):
+            searches[best].explore(count)
+    ranked = list[Candidate]()
+    for name, search in without(searches, left_out).items():
+        with leaving(name, left_out):
+            ranked += search.ranked()
+    found = [with_left_out(candidate, left_out) for candidate in ranked]
+    return tuple(sorted(found, key=lambda candidate: -(candidate.score or 0.0)))
 
 
 @contextmanager

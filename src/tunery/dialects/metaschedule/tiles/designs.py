@@ -21,6 +21,7 @@ _LATENCY = 4  # cycles of a multiply-add: no step of a sum takes less
 _CALL_CYCLES = 20
 _LOAD_BYTES = 32  # that a cycle loads
 _CONSIDERED = 3
+_SHORTEST = 4
 _ALIASED, _WAYS, _MISSES = 1024, 8, 1.3
 """Rows so many floats apart share the few lines of a set of the nearest cache, and more than fit cost so much more."""
 
@@ -75,14 +76,22 @@ def cycles(product: Product, rows: int, vectors: int, lanes: int) -> float:
     return found
 
 
+def vector_of(product: Product, target: Any) -> int:
+    """Return how many floats the vectors of a product's tiles have: no more than twice its columns."""
+    lanes = lanes_of(target)
+    while lanes > _SHORTEST and 2 * product.columns.extent <= lanes:
+        lanes //= 2
+    return lanes
+
+
 def designs_of(product: Product, target: Any, threads: int) -> list[Design]:
     """Return the designs of a product, the one first that is predicted to be the fastest."""
-    lanes, registers = lanes_of(target), registers_of(target)
+    lanes, registers = vector_of(product, target), registers_of(target)
     columns = -(-product.columns.extent // lanes)
     sizes = [
         (rows, vectors)
         for rows in range(1, min(_MOST_ROWS, product.row_count) + 1)
-        for vectors in range(1, min(_MOST_VECTORS, columns) + 1)
+        for vectors in range(min(2, columns), min(_MOST_VECTORS, columns) + 1)
         if fits(rows, vectors, registers)
     ]
     sizes.sort(key=lambda size: (cycles(product, size[0], size[1], lanes), -size[0] * size[1]))

@@ -17,7 +17,7 @@ from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
-from tunery.dialects.metaschedule.tiles.designs import Design, designs_of, registers_of
+from tunery.dialects.metaschedule.tiles.designs import Design, designs_of, registers_of, vector_of
 from tunery.dialects.metaschedule.tiles.kernels import fits
 from tunery.dialects.metaschedule.tiles.products import product_of
 from tunery.dialects.metaschedule.tiles.program import packed_shape, program_of
@@ -141,7 +141,8 @@ def _transposes(module: Any, target: Any) -> Variant:  # noqa: ARG001 - as the o
 
 
 def _tiles(module: Any, target: Any) -> Variant | None:
-    product, lanes = product_of(module), lanes_of(target)
+    product = product_of(module)
+    lanes = vector_of(product, target)
     shape = packed_shape(product, lanes)
     transforms = {product.parts.weight: f"{TILES}{shape[0]}x{product.groups}x{lanes}"} if product.constant else {}
     designs = designs_of(product, target, int(target.attrs["num-cores"]))
