@@ -130,6 +130,13 @@ exports: setup
 	.venv-exports/bin/python benchmarks/exports.py --make out/exports || true
 	$(BIN)/python benchmarks/exports.py out/exports
 
+# Small models of special values, built and judged by what ONNX Runtime computes of them without its optimiser; the table is
+# printed. VALUES_OPTIONS='--sample 3' takes every third one, a part of a name those whose names hold it.
+.PHONY: values
+values: setup
+	$(BIN)/python tests/helpers/value_models.py out/values
+	$(BIN)/python benchmarks/values.py out/values $(VALUES_OPTIONS)
+
 # The wheel that runs compiled files by itself, and asks a service: make wheel PLATFORM=manylinux_2_28_aarch64
 wheel: setup
 	$(BIN)/python tools/runtime_wheel.py -o dist $(if $(PLATFORM),--platform $(PLATFORM))

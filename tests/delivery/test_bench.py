@@ -17,8 +17,8 @@ from tunery._errors import CrashError, UsageError, WorkError
 from tunery.blobs.directory import DirectoryBlobs
 from tunery.delivery.comparing import contestants
 from tunery.delivery.comparing.bench import used_shares
-from tunery.delivery.comparing.compare import Output, checked_error
-from tunery.delivery.comparing.contestants import Contestant, OnnxRuntimeContestant
+from tunery.delivery.comparing.compare import ExpectedSet, Output
+from tunery.delivery.comparing.contestants import Contestant, Reference
 from tunery.delivery.ladder import KnownTask
 from tunery.dialects import Array, get_dialect
 from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, TensorSpec, Workload
@@ -33,6 +33,12 @@ from tunery.tuning.work import Work
 
 bench = importlib.import_module("tunery.delivery.comparing.compare")  # `tunery.jobs` has a function of that name
 _GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
+
+
+def checked_error(
+    network: str, ours: Sequence[Output], theirs: Sequence[Output], rounding: Sequence[float] = ()
+) -> float:
+    return bench.checked_error(network, ours, ExpectedSet(0, theirs, rounding))
 
 
 def _outputs(*arrays: np.ndarray) -> Sequence[Output]:
@@ -128,7 +134,7 @@ def test_outputs_before_a_quantisation_are_compared_as_strictly_as_others(tmp_pa
             [numpy_helper.from_array(value, name) for name, value in constants.items()],
         )  # fmt: skip
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "n")
-        return OnnxRuntimeContestant(blobs.put(tmp_path / "n"), 1, [x], 17, blobs).rounding()
+        return Reference(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs).expected(1)[0][2]
 
     assert rounding(floats, ["before"]) == []
     before, behind = rounding([*floats, *steps], ["before", "behind"])
@@ -167,9 +173,9 @@ def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
     file = tmp_path / "mlp.tunery"
     session.compile(request, file)
 
-    def checked(network: str, ours: Sequence[Output], theirs: Sequence[Output], rounding: Sequence[float]) -> float:
+    def checked(network: str, *_: object) -> float:
         seen.append(network)
-        if len(seen) == 3:  # tunery's file twice, then the first of the others
+        if len(seen) == 4:  # ONNX Runtime, tunery's file twice, then the first of the others
             raise WorkError("it differs")
         return 0.0
 
@@ -247,6 +253,8 @@ class Workers:
 
     def start(self, spec: WorkerSpec) -> str:
         name = spec.settings.get("blob") or Path(spec.settings["path"]).name
+        if spec.service.endswith("Reference"):
+            return f"{name} as read"
         return f"{name} of torch" if "tvm" in spec.environment.forbidden else name
 
     def kill(self, worker: str) -> None:
@@ -259,6 +267,8 @@ class Workers:
             raise CrashError(f"{worker} was killed by\nSIGSEGV")
         if method == "profile":
             return {"dense": 2e-3, "softmax": 1e-3}
+        if method == "expected":
+            return [(0, _outputs(_GOOD), [], "")]
         return _outputs(_GOOD) if method == "outputs" else [1e-3]
 
 
@@ -283,7 +293,7 @@ def test_an_untuned_network_that_crashes_costs_only_itself(when: str) -> None:
     assert [spread.samples for spread in report.latency_s.values()] == [7, 7]
     assert report.absent == {"untuned": "plain was killed by SIGSEGV"}
     assert "untuned code took no part: plain was killed by SIGSEGV" in bench_text(report)
-    assert workers.killed == ["plain"]
+    assert workers.killed == ["n.onnx as read", "plain"]
     assert workers.calls["plain", "samples"] <= 3
 
 
@@ -375,8 +385,8 @@ def test_what_random_numbers_reach_is_random_though_two_runs_may_agree(tmp_path:
     graph = helper.make_graph(nodes, "g", [x], [noisy, kept])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "n")
     inputs = [TensorSpec("x", (4,), "float32")]
-    contestant = OnnxRuntimeContestant(blobs.put(tmp_path / "n"), 1, inputs, 17, blobs)
-    assert [bool(data) for _, _, data in contestant.outputs()] == [False, True]
+    contestant = Reference(blobs.put(tmp_path / "n"), 1, inputs, {}, seed=17, blobs=blobs)
+    assert [bool(data) for _, _, data in contestant.expected(1)[0][1]] == [False, True]
 
 
 @pytest.mark.parametrize("level", [0, 4])
@@ -393,7 +403,7 @@ def test_products_of_4_bit_weights_round_their_data_where_they_quantise_it(tmp_p
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "g", [given], [made], constants)
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "n")
-    [rounding] = OnnxRuntimeContestant(blobs.put(tmp_path / "n"), 1, [x], 17, blobs).rounding()
+    [rounding] = Reference(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs).expected(1)[0][2]
     assert rounding > 1e-4 if level else rounding < 1e-5
 
 
@@ -401,7 +411,7 @@ class Warming(Contestant):
     """What takes 20 ms a run for its first 40 ms after a pause, then 10 ms, by a clock of its own."""
 
     def __init__(self) -> None:
-        super().__init__([], 0)
+        super().__init__([], {}, 0)
         self.now_s = self._warm_s = 0.0
 
     def perf_counter(self) -> float:

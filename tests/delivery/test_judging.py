@@ -130,11 +130,11 @@ def compiled(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "
 
 
 def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> Judged:
-    return asyncio.run(judge(cast("Any", machine), compiled(machine, monkeypatch, weights), Expected([])))
+    return asyncio.run(judge(cast("Any", machine), compiled(machine, monkeypatch, weights), Expected()))
 
 
 def found_right(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> bool:
-    return asyncio.run(is_right(cast("Any", machine), compiled(machine, monkeypatch), Expected([])))
+    return asyncio.run(is_right(cast("Any", machine), compiled(machine, monkeypatch), Expected()))
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class Linker:
 def found(linker: Linker, monkeypatch: pytest.MonkeyPatch) -> Judged:
     monkeypatch.setattr(mending, "is_right", linker.is_right)
     monkeypatch.setattr(mending, "judge", linker.judge)
-    _, verdict = asyncio.run(mended(cast("Any", linker), cast("Any", Model()), WRONG, Expected([])))
+    _, verdict = asyncio.run(mended(cast("Any", linker), cast("Any", Model()), WRONG, Expected()))
     return verdict
 
 
@@ -134,6 +134,6 @@ def test_of_a_network_that_cannot_run_here_or_whole_there_it_is_said_why(
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
     made = CompiledModel(CompileReport("n", "", 0, {}), network, "b")
     linker = SimpleNamespace(work=SimpleNamespace(runtime=SimpleNamespace(host_facts=None)))
-    judged = compiling._judged(cast("Any", linker), made, Expected([]), "auto", lambda _: None)
+    judged = compiling._judged(cast("Any", linker), made, Expected(), "auto", lambda _: None)
     with pytest.raises(WorkError, match="it crashed") if weights else nullcontext():
         asyncio.run(judged)

@@ -296,7 +296,7 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
 
     async def outputs(*_: object) -> Expected:
         done.append("outputs")
-        return Expected([])
+        return Expected()
 
     async def chosen(*given: Any, **more: Any) -> Any:
         found = await choose(*given, **more)

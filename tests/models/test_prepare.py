@@ -37,7 +37,9 @@ def test_the_same_request_names_the_same_network_and_reuses_its_file(tmp_path: P
     assert again == first
     assert Path(first.path).stat().st_mtime_ns == written
     assert Path(first.path).name == f"{first.digest}.onnx"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["net.onnx", f"{first.digest}.onnx"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["net.onnx", f"{first.digest}.onnx", f"original {first.digest}.onnx"]
+    )
 
 
 def test_shapes_and_weights_are_part_of_the_digest(tmp_path: Path) -> None:

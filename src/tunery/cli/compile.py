@@ -89,7 +89,7 @@ def _lines(
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
-    from tunery.reports.text import call, dialect_lines, elsewhere_lines, headlines, target_lines
+    from tunery.reports.text import call, dialect_lines, elsewhere_lines, headlines, target_lines, value_lines
 
     yield from headlines(report)
     if report.coverage:
@@ -98,6 +98,7 @@ def _lines(
     yield from batch_lines(network.batch_of_one)
     yield from dialect_lines(report)
     yield from elsewhere_lines(report.elsewhere)
+    yield from value_lines(report)
     if verbose:
         yield from _left_out(report, request)
     if report.max_abs_error is not None:

@@ -88,8 +88,9 @@ async def compile_checked(
             file.write(text.encode())
     changed = work.imported is not None and work.imported.has_changed()
     report = replace(
-        made.report, path=str(output), size_bytes=size_bytes, model_changed=changed, texts=tuple(map(str, beside))
-    )
+        made.report, path=str(output), size_bytes=size_bytes, model_changed=changed, texts=tuple(map(str, beside)),
+        optimiser=theirs.optimiser,
+    )  # fmt: skip
     return report, network
 
 
@@ -114,8 +115,12 @@ async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str
         "verdict": asdict(made.report.verdict) if made.report.verdict else None,
         "verified": {
             "against": f"onnxruntime {version('onnxruntime')}",
-            "outputs": len(theirs.outputs),
+            "outputs": len(theirs.sets[0].outputs),
             "max_abs_error": error,
+            "inputs": [one.label for one in theirs.sets],
+            "left_out": list(theirs.left_out),
+            "not_kept": list(made.report.not_kept),
+            "optimiser": theirs.optimiser,
         }
         if error is not None
         else None,
@@ -136,6 +141,9 @@ async def _judged(
     if judged.wrong and onnxruntime != "never":
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)
+    if judged.wrong and judged.number and (made.network.weights or onnxruntime in {"never", "parts"}):
+        judged, values = await judge(work, made, theirs.only(theirs.sets[0].number)), judged
+        made = replace(made, report=replace(made.report, not_kept=(values.wrong.removeprefix("since "),)))
     if judged.wrong and (made.network.weights or onnxruntime in {"never", "parts"}):
         barred = f"may not run it (--onnxruntime {onnxruntime})"
         why = "runs no file of more than 2 GB" if made.network.weights else barred
@@ -147,7 +155,7 @@ async def _judged(
         say("looking for the parts that ONNX Runtime runs faster")
         made, judged = await divided(linker, made, judged, theirs)
     if (reason := judged.wrong or judged.slower) and onnxruntime != "parts":
-        kept = await _kept(linker, made, reason)
+        kept = await _kept(linker, made, reason, theirs)
         verdict = replace(kept.report.verdict or Verdict(), native=native.speed)
         report = replace(kept.report, max_abs_error=0.0, verdict=verdict, native_s=native.ours_s)
         return replace(kept, report=report)
@@ -159,9 +167,9 @@ async def _judged(
     return replace(made, report=report)
 
 
-async def _kept(linker: Linker, made: CompiledModel, reason: str) -> CompiledModel:
+async def _kept(linker: Linker, made: CompiledModel, reason: str, theirs: Expected | None = None) -> CompiledModel:
     """Return the model as a file that ONNX Runtime runs, for a reason."""
-    kept = await linker.kept(made.network, reason)
+    kept = await linker.kept(made.network, reason, optimised=theirs is None or not theirs.optimiser)
     report = replace(
         made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere,
         verdict=Verdict(onnxruntime_share=1.0),

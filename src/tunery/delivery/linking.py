@@ -74,9 +74,9 @@ class Linker:
         compiled = await self._made("compile", imported.network, imported.target, chosen, parts)
         return CompiledModel(_report(imported.network.name, known, compiled), imported.network, compiled.blob)
 
-    async def kept(self, network: Network, reason: str) -> CompiledBlob:
+    async def kept(self, network: Network, reason: str, *, optimised: bool) -> CompiledBlob:
         """Make a file of a network that ONNX Runtime runs, for a reason."""
-        return await self._made("keep", network, (await self.work.model()).target, reason)
+        return await self._made("keep", network, (await self.work.model()).target, reason, optimised)
 
     async def _made(self, method: str, *args: object) -> CompiledBlob:
         async with self.work.stage("compile", Role.IMPORTER) as grant:

@@ -15,12 +15,14 @@ class Session:
         Exception: of many kinds, where the model is refused.
     """
 
-    def __init__(self, model: bytes, threads: int, *, spinning: bool) -> None:
+    def __init__(self, model: bytes, threads: int, *, spinning: bool, optimised: bool = True) -> None:
         import onnxruntime
 
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads, self._options.inter_op_num_threads = threads, 1
         self._options.log_severity_level = _SILENT
+        if not optimised:
+            self._options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self._options.add_session_config_entry(_BESIDE, os.devnull)  # no model of ours reads files
         if not spinning:
             self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -27,10 +27,13 @@ _FORMAT, MODEL = "onnxruntime-1", "network.onnx"
 
 
 class OnnxRuntimeDialect(Dialect, NetworkCompiler):
-    """Networks as they are, run by ONNX Runtime on the CPU."""
+    """Networks as they are, run by ONNX Runtime on the CPU, if not `optimised` without its optimiser."""
 
     name = NAME
     packages = ("onnxruntime",)
+
+    def __init__(self, *, optimised: bool = True) -> None:
+        self._optimised = optimised
 
     @property
     @override
@@ -63,6 +66,7 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
             "network": network.name,
             "digest": network.digest,
             "threads": target.threads,
+            "optimised": self._optimised,
             "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
             "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
         }
@@ -111,7 +115,7 @@ class OnnxRuntimeNetwork(CompiledNetwork):
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self._taken, self._given = ([spec.name for spec in side] for side in (self.inputs, self.outputs))
-        self._session = Session(model, self.threads, spinning=True)
+        self._session = Session(model, self.threads, spinning=True, optimised=manifest["optimised"])
         session = self._session.get()
         for told, there in ((self.inputs, session.get_inputs()), (self.outputs, session.get_outputs())):
             if not _agree(told, there):

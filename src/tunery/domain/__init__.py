@@ -8,7 +8,7 @@ from tunery.domain.environment import Check, CheckState, Environment
 from tunery.domain.job import DEFAULT_KIND, JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
-from tunery.domain.network import SEGMENT, Network, TensorSpec, merged_network, merged_specs, shape_text
+from tunery.domain.network import SEGMENT, InputRange, Network, TensorSpec, merged_network, merged_specs, shape_text
 from tunery.domain.operator_key import OperatorKey, OperatorKeyError, OperatorPattern, operator_key
 from tunery.domain.task import Target, Task, Workload, merged_tasks
 from tunery.domain.ties import Contender, best_first, interval, median_interval
@@ -32,6 +32,7 @@ __all__ = [
     "DeviceDescription",
     "Environment",
     "HostFacts",
+    "InputRange",
     "JobState",
     "JobStatus",
     "Measurement",

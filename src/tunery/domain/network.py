@@ -60,6 +60,18 @@ def merged_specs(several: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, .
 
 
 @dataclass(frozen=True, slots=True)
+class InputRange:
+    """Which values of an input a network can read: from `low` up to `high`, None: no bound was found.
+
+    `special`: an infinity or NaN in it meets an operator to which that is another case.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """A model in its one normal form: a static, simplified ONNX file that ONNX Runtime can run as the reference.
 
@@ -71,6 +83,8 @@ class Network:
     `weights` is the blob that this file names for its large weights, of a network of more than 2 GB ("": it has none).
     `batch_of_one` names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX
     Runtime runs it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
+    `original` is the blob of the model as it was read, its shapes bound: what it computes is right ("": as `blob`).
+    `ranges` are those of the inputs, by name.
     """
 
     name: str
@@ -86,10 +100,12 @@ class Network:
     program: str = ""
     beside: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict, hash=False)
     weights: BlobDigest = ""
+    original: BlobDigest = ""
+    ranges: Mapping[str, InputRange] = field(default_factory=dict, hash=False)
 
     @property
     def blobs(self) -> tuple[BlobDigest, ...]:
-        return tuple(blob for blob in (self.blob, self.weights) if blob)
+        return tuple(blob for blob in (self.blob, self.weights, self.original) if blob)
 
 
 def merged_network(networks: Sequence[Network]) -> Network:

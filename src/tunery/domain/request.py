@@ -463,6 +463,8 @@ class CompileReport:
         shapes: The latencies for each of several shapes.
         verdict: Who runs the network, and how fast; None where there is no ONNX file, and for several shapes.
         native_s: What the compiler's kernels took before any of them was handed over for being slower.
+        not_kept: Which kinds of values the file computes otherwise than the model, and may not leave to ONNX Runtime.
+        optimiser: What ONNX Runtime's optimiser changes of what the model computes; "" if nothing.
         dialect: Which of several dialects made the file.
         dialects: What each of several dialects came to.
     """
@@ -488,6 +490,8 @@ class CompileReport:
     shapes: tuple[ShapeResult, ...] = ()
     verdict: Verdict | None = None
     native_s: float | None = None
+    not_kept: tuple[str, ...] = ()
+    optimiser: str = ""
     dialect: str = ""
     dialects: tuple[DialectResult, ...] = ()
 

@@ -1,13 +1,13 @@
 """Arguments to measure and verify with, filled by ourselves: a compiler's own random fill reads out of bounds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from tunery.dialects import Array
-from tunery.domain import TensorSpec
+from tunery.domain import InputRange, TensorSpec
 
 VERSION = 2
 """Counts changes of the values below: cached reference outputs of another version are not used."""
@@ -43,6 +43,98 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int, *, positive: bool = Fals
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([VERSION, seed, position])))
         arrays.append(np.asarray(_fill(spec, index_bound(specs, position), generator, positive)))  # 0-d ones too
     return arrays
+
+
+SETS = ("random", "zeros", "ends", "ties", "large", "infinite", "NaN")
+"""Kinds of input sets of a network, by number; the last two only where an input can meet a special case."""
+_ORDINARY = 5
+_MASK = (0.0, 1.0)
+_LONE_HIGH = 7.0
+_SPECIAL = {
+    "infinite": (np.inf, -np.inf, 0.0, -0.0, 1e-40, -104.0, 88.8, 3e38),
+    "NaN": (np.nan, -0.0, 1e-45),
+    "large": (-104.0, -87.5, 88.5, 1e4, -1e4, 30.0, -30.0),
+}
+
+
+def set_numbers(specs: Sequence[TensorSpec], ranges: Mapping[str, InputRange]) -> range:
+    """Return the numbers of the input sets that suit a network."""
+    special = any(ranges.get(spec.name, InputRange()).special for spec in specs)
+    return range(len(SETS) if special else _ORDINARY)
+
+
+def network_inputs(
+    specs: Sequence[TensorSpec], ranges: Mapping[str, InputRange], seed: int, number: int
+) -> list[Array]:
+    """Return the inputs of one set of `SETS`: floats of set 0 as `make_inputs`, integers within their ranges.
+
+    What a network compares with 0 and 1 is a mask: it hides the end of a row, all, the first row, nothing, or anything.
+    """
+    arrays = make_inputs(specs, seed)
+    for position, spec in enumerate(specs):
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([VERSION, seed, position, number])))
+        taken, dtype, label = ranges.get(spec.name, InputRange()), numpy_dtype(spec.dtype), SETS[number]
+        if dtype == np.bool_ or (np.issubdtype(dtype, np.integer) and (taken.low, taken.high) == _MASK):
+            arrays[position] = _mask(spec.shape, label, generator).astype(dtype)
+        elif np.issubdtype(dtype, np.integer) or taken.low is not None or taken.high is not None:
+            arrays[position] = _within(spec, taken, label, generator)
+        elif number:
+            arrays[position] = _floats(arrays[position], taken, label, generator)
+    return arrays
+
+
+def _mask(shape: tuple[int, ...], label: str, generator: np.random.Generator) -> Array:
+    shown: Array = np.ones(shape, np.int8)
+    if label == "zeros":
+        shown[...] = 0
+    elif label == "random" and shape:
+        shown[..., shape[-1] - shape[-1] // 4 :] = 0
+    elif label == "ends" and shape:
+        shown[0 if len(shape) > 1 else -1] = 0
+    elif label not in {"random", "ends", "ties"}:
+        shown = np.asarray(generator.integers(0, 2, shape, np.int8))
+    return shown
+
+
+def _within(spec: TensorSpec, taken: InputRange, label: str, generator: np.random.Generator) -> Array:
+    dtype = numpy_dtype(spec.dtype)
+    integer = bool(np.issubdtype(dtype, np.integer))
+    least, most = (int(np.iinfo(spec.dtype).min), int(np.iinfo(spec.dtype).max)) if integer else (-np.inf, np.inf)
+    low = max(least, taken.low if taken.low is not None else min(0.0, (taken.high or 0.0) - _LONE_HIGH))
+    high = min(most, taken.high if taken.high is not None else max(low, 0.0) + _LONE_HIGH)
+    if taken.low is None and taken.high is None and dtype.itemsize <= 2:
+        low, high = max(least, -_DATA_BOUND), min(most, _DATA_BOUND - 1)
+    if label == "zeros":
+        return np.full(spec.shape, low).astype(dtype)
+    if label == "ends":
+        free = integer and taken.low is None and taken.high is None
+        ends = [least, most, 0, 1] if free else [low, high]
+        return np.asarray(generator.choice(np.array(ends, dtype), spec.shape))
+    if label == "ties":
+        high = min(high, low + 1)
+    if not integer:
+        return np.asarray(generator.uniform(low, high, spec.shape).astype(dtype))
+    return np.asarray(generator.integers(int(low), int(high), spec.shape, dtype=np.int64, endpoint=True).astype(dtype))
+
+
+def _floats(drawn: Array, taken: InputRange, label: str, generator: np.random.Generator) -> Array:
+    """Return floats of a kind instead of those drawn from [-1, 1)."""
+    if label == "zeros":
+        return np.where(generator.random(drawn.shape) < 0.5, 0.0, -0.0).astype(drawn.dtype)
+    if label == "ties":
+        return np.asarray(np.round(2 * drawn.astype(np.float32)) / 2).astype(drawn.dtype)
+    values = drawn.astype(np.float64)
+    if label == "ends":  # of magnitudes: to the least
+        values *= 10.0 ** generator.integers(-42, 1, drawn.shape)
+    elif label == "large":
+        values *= 8 if drawn.dtype.itemsize == 2 else 100
+    if taken.special and label in _SPECIAL:
+        chosen = generator.choice(np.array(_SPECIAL[label]), drawn.shape)
+        values = np.where(generator.random(drawn.shape) < 0.2, chosen, values)
+        if label == "infinite" and drawn.ndim > 1:
+            values[0] = -np.inf  # a row that a mask hides
+    with np.errstate(over="ignore"):
+        return np.asarray(values.astype(drawn.dtype))
 
 
 def index_bound(specs: Sequence[TensorSpec], position: int) -> int:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tunery.models import zoo
-    from tunery.models._prepare import check, check_shapes, identify, prepare, prepare_free
+    from tunery.models._prepare import check, check_shapes, identify, original_of, prepare, prepare_free
 
-__all__ = ["check", "check_shapes", "identify", "prepare", "prepare_free", "zoo"]
+__all__ = ["check", "check_shapes", "identify", "original_of", "prepare", "prepare_free", "zoo"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,9 +23,10 @@ from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compil
 from tunery.models.onnx import _file as _onnx_file
 from tunery.models.onnx._beside import copy_weights, digest_of, name_beside, weights_of
 from tunery.models.onnx._bind import batch_of_one, bind, bound_shapes, declared_dims, declared_ranks, free_inputs, unfit
-from tunery.models.onnx._detached import may_stay, serialised
+from tunery.models.onnx._detached import detach_weights, may_stay, serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._loops import loops
+from tunery.models.onnx._ranges import input_ranges
 from tunery.models.onnx._simplify import MisfitError, simplify
 from tunery.models.onnx._unfuse import fused
 from tunery.models.torch import _export_process as _torch
@@ -67,6 +68,7 @@ def prepare(
 
     So is the whole file that `known` gives for the network's digest: the network's `path` says which it is. A network
     of more than 2 GB has its large weights in a second file beside the first, whose name is its digest (`weights`).
+    The network's `original` is the path of the model as it was read, with its shapes bound.
 
     `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
     `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`, and
@@ -195,23 +197,30 @@ def _prepare(
     declared, ranks = declared_dims(source.model), declared_ranks(source.model)
     identity = _identity(source, shapes)
     parameters = _parameters(source.model)
-    path = known(identity) or directory / f"{identity}.onnx"
+    path, original = (known(name) or directory / f"{name}.onnx" for name in (identity, original_of(identity)))
     prepared = _reuse(path)
-    if prepared is None:
-        path = directory / f"{identity}.onnx"
+    if prepared is None or not _is_whole(original):
+        path, original = directory / f"{identity}.onnx", directory / f"{original_of(identity)}.onnx"
         if source.complete:
             source.complete(source.model)
         _sweep(directory)
         _read_others(source, Path(model))
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
+            name_beside(source.model, source.kept, source.weights)
+            weights, copy = detach_weights(source.model), onnx.ModelProto()
+            copy.CopyFrom(source.model)
+            _write(serialised(copy, weights), Path(scratch) / "original.onnx", original)
             try:
-                prepared, weights = simplify(source.model, Path(scratch), ranks, source.kept)
+                prepared = simplify(source.model, weights, Path(scratch), ranks, source.kept)
             except MisfitError as error:
                 raise ModelError(unfit(declared, shapes, error.detail) if shapes else str(error)) from error
             if source.large:
                 _onnx_file.check_unchanged(source.beside, Path(model))
+            ranges = input_ranges(prepared)
             name_beside(prepared, source.kept, source.weights)
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
+    else:
+        ranges = input_ranges(prepared)
     weights_file = weights_of(prepared)
     if weights_file and not (path.parent / weights_file).exists():
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
@@ -234,7 +243,14 @@ def _prepare(
         batch_of_one=assumed,
         beside=dict(source.beside),
         weights=weights_file,
+        original=str(original),
+        ranges=ranges,
     )
+
+
+def original_of(identity: str) -> str:
+    """Return the name of the model that a network was prepared from."""
+    return f"original {identity}"
 
 
 def _read_others(source: _Source, path: Path) -> None:
@@ -309,12 +325,17 @@ _FLOATS = frozenset(
 
 def _reuse(path: Path) -> onnx.ModelProto | None:
     """Return the prepared file, or None if it is not there or is not what was written, to the last bit of a weight."""
+    data = path.read_bytes() if _is_whole(path) else b""
+    return _onnx_file.parse(data[: -len(_seal(b""))], str(path)) if data else None
+
+
+def _is_whole(path: Path) -> bool:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return None
+        return False
     body = data[: -len(_seal(b""))]
-    return _onnx_file.parse(body, str(path)) if data[len(body) :] == _seal(body) else None
+    return data[len(body) :] == _seal(body)
 
 
 def _seal(body: bytes | mmap.mmap) -> bytes:

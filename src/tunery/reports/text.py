@@ -224,6 +224,13 @@ def target_lines(report: "CompileReport") -> Iterator[str]:
         yield f"{one.target} beside ONNX Runtime: {times}{error}"
 
 
+def value_lines(report: "CompileReport") -> list[str]:
+    """Return lines about values that the file does not keep, and that ONNX Runtime's optimiser does not."""
+    lines = [f"a kind of value is not kept: {line}" for line in report.not_kept]
+    changed = f"ONNX Runtime's optimiser changes what this model computes: {report.optimiser}"
+    return [*lines, changed] if report.optimiser else lines
+
+
 def elsewhere_lines(found: Mapping[str, str]) -> list[str]:
     """Say which nodes run in ONNX Runtime and why, in a line per reason.
 

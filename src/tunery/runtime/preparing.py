@@ -36,20 +36,25 @@ class Preparer:
         """
         if (own := own_network(model)) is not None:
             return own
-        from tunery.models import prepare
+        from tunery.models import original_of, prepare
 
         with self._blobs.scratch() as directory:
             network = prepare(model, shapes, directory, trust=trust, known=self._known)
-            path, key = Path(network.path), _key(network.digest)
             if network.weights and (directory / network.weights).exists():
                 self._put_weights(network, directory)
-            if path.parent != directory and (blob := self._blobs.find(key)):
-                return replace(network, path="", blob=blob)
-            self._drop_if_damaged(key)
-            # It carries a digest of its own, which `prepare` looks at: the disk need not be waited for.
-            blob = self._blobs.put(path, move=path.parent == directory, temporary=temporary, sync=False)
-            self._blobs.remember(key, blob)
-        return replace(network, path="", blob=blob)
+
+            def keep(path: Path, key: str) -> str:
+                if path.parent != directory and (blob := self._blobs.find(key)):
+                    return blob
+                self._drop_if_damaged(key)
+                # It carries a digest of its own, which `prepare` looks at: the disk need not be waited for.
+                blob = self._blobs.put(path, move=path.parent == directory, temporary=temporary, sync=False)
+                self._blobs.remember(key, blob)
+                return blob
+
+            blob = keep(Path(network.path), _key(network.digest))
+            original = keep(Path(network.original), _key(original_of(network.digest)))
+        return replace(network, path="", blob=blob, original=original)
 
     def load_free(
         self,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tunery._errors import (
     DeadlineError,
     EngineError,
+    RemoteError,
     TuneryError,
     UsageError,
     WorkError,
@@ -26,10 +27,10 @@ from tunery._extras import pip_install
 from tunery.delivery.comparing.speed import FEWEST_TURNS, speed_of
 from tunery.devices import device_class
 from tunery.dialects import Array
-from tunery.domain import HERE, SEGMENT, Network, TensorSpec
+from tunery.domain import HERE, SEGMENT, Network
 from tunery.domain.request import BUSY, CONTESTANTS, BenchReport, Latency, Progress, TaskShare, Verdict
 from tunery.engines import Role, WorkerSpec
-from tunery.measuring.inputs import numpy_dtype
+from tunery.measuring.inputs import SETS, numpy_dtype
 from tunery.measuring.verification import is_float
 from tunery.runtime import worker_bytes
 from tunery.runtime.foreign_load import ForeignWatch
@@ -57,15 +58,35 @@ Output = tuple[str, tuple[int, ...], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """What ONNX Runtime computes for a network, and the worker that did, which can be timed as well; "" without one.
+class ExpectedSet:
+    """What is right for one set of inputs, whose number in `SETS` this is.
 
     `rounding` says of each output of a network that quantises how far rounding takes it; empty of others.
     """
 
-    outputs: Sequence[Output]
-    worker: str = ""
+    number: int = 0
+    outputs: Sequence[Output] = ()
     rounding: Sequence[float] = ()
+
+    @property
+    def label(self) -> str:
+        return SETS[self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a model computes as it was read, by sets of inputs, and a worker of ONNX Runtime to time, "" without one.
+
+    Sets on which ONNX Runtime fails are `left_out`. `optimiser` says what its optimiser changes, as far as it does.
+    """
+
+    sets: Sequence[ExpectedSet] = (ExpectedSet(),)
+    worker: str = ""
+    left_out: Sequence[str] = ()
+    optimiser: str = ""
+
+    def only(self, number: int) -> "Expected":
+        return replace(self, sets=[one for one in self.sets if one.number == number])
 
 
 class ContestantError(WorkError):
@@ -102,12 +123,13 @@ async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str
         work.notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
 
     tell("outputs", predicted_s(against, seconds))
-    contestants = Contestants.start(work.runtime, network, compiled)
+    expected = await start_onnxruntime(work.runtime, network, most=1)
+    theirs = expected.sets[0]
+    contestants = Contestants.start(work.runtime, network, compiled, expected)
     outputs: dict[str, list[Output]] = {
-        label: await contestants.ask(label, "outputs") for label in list(contestants.workers)
+        label: await contestants.ask(label, "outputs", theirs.number) for label in compiled
     }
-    theirs = Expected(outputs["onnxruntime"], rounding=await contestants.ask("onnxruntime", "rounding"))
-    error = checked_error(network.name, outputs["tunery"], theirs.outputs, theirs.rounding)
+    error = checked_error(network.name, outputs["tunery"], theirs)
     wrong = tuple(
         label for label in compiled if label in contestants.workers and not _same(network.name, outputs[label], theirs)
     )
@@ -164,9 +186,9 @@ class Contestants:
         started = cls(runtime, {}, lent=lent)
         try:
             for label, blob in compiled.items():
-                started.workers[label] = _start(runtime, "CompiledContestant", blob, network.inputs, **more)
+                started.workers[label] = _start(runtime, "CompiledContestant", blob, network, **more)
             started.workers["onnxruntime"] = lent or _start(
-                runtime, "OnnxRuntimeContestant", network.blob, network.inputs, **more
+                runtime, "OnnxRuntimeContestant", network.blob, network, **more
             )
         except BaseException:
             started.close()
@@ -241,7 +263,7 @@ async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str
             contestants.absent[label] = absent
             continue
         contestants.workers[label] = _start(
-            contestants.runtime, TORCH[label], Path(network.source), network.inputs, trust=work.request.trust
+            contestants.runtime, TORCH[label], Path(network.source), network, trust=work.request.trust
         )
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
@@ -264,22 +286,44 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
     return replace(report, tasks=inside, tasks_s=sum(known) if inside and len(known) == len(inside) else None)
 
 
-async def start_onnxruntime(runtime: Runtime, network: Network) -> Expected:
-    """Return what ONNX Runtime computes on the contestants' inputs; nothing for a network without a file.
+async def start_onnxruntime(runtime: Runtime, network: Network, most: int = len(SETS)) -> Expected:
+    """Return what is right on up to `most` sets of inputs; nothing for a network without a file.
 
-    Its worker goes on until the caller ends it.
+    The worker of ONNX Runtime goes on until the caller ends it.
     """
     if not network.blob:
-        return Expected([])
-    worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network.inputs)
+        return Expected()
+    reference = _start(runtime, "Reference", network.original or network.blob, network)
+    worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
     try:
-        outputs = await _call(runtime, worker, "outputs")
-        return Expected(outputs, worker, await _call(runtime, worker, "rounding"))
+        found = await _call(runtime, reference, "expected", most)
+        sets = [ExpectedSet(number, outputs, rounding) for number, outputs, rounding, why in found if not why]
+        left_out = [why for *_, why in found if why]
+        if sets:
+            return Expected(sets, worker, left_out, await _changed(runtime, worker, network.name, sets))
     except BaseException as error:
         runtime.engine.kill(worker)
         if isinstance(error, EngineError):
             raise WorkError(f"ONNX Runtime cannot run {network.name}: {_why(error)}") from error
         raise
+    finally:
+        runtime.engine.kill(reference)
+    runtime.engine.kill(worker)
+    why = told_by_onnxruntime(left_out[0]) or left_out[0]
+    raise WorkError(
+        f"tunery finds no inputs that ONNX Runtime runs {network.name} on: {why}; give it others by --shape"
+    )
+
+
+async def _changed(runtime: Runtime, worker: str, network: str, sets: Sequence[ExpectedSet]) -> str:
+    """Return what ONNX Runtime's optimiser changes; the worker goes on with the first of these sets."""
+    changed = ""
+    for one in reversed(sets):
+        try:
+            checked_error(network, await _call(runtime, worker, "outputs", one.number), one)
+        except (WorkError, RemoteError) as error:
+            changed = f"{one.label} inputs: {error}"
+    return changed
 
 
 def _why(error: EngineError) -> str:
@@ -293,10 +337,11 @@ def _why(error: EngineError) -> str:
     return f"{said}; check the model with onnx.checker, or export it again"
 
 
-def _start(runtime: Runtime, service: str, file: Path | str, inputs: Sequence[TensorSpec], **more: object) -> str:
+def _start(runtime: Runtime, service: str, file: Path | str, network: Network, **more: object) -> str:
     source = {"path": file} if isinstance(file, Path) else {"blob": file}
     settings: dict[str, Any] = {
-        **source, "threads": runtime.threads, "inputs": list(inputs), "seed": SEED, **more
+        **source, "threads": runtime.threads, "inputs": list(network.inputs), "ranges": dict(network.ranges),
+        "seed": SEED, **more
     }  # fmt: skip
     torch = service in TORCH.values()
     module = "torch_contestants" if torch else "contestants"
@@ -348,14 +393,9 @@ def spread(samples: Sequence[float]) -> Latency:
     return Latency(statistics.median(samples), float(low), float(high), len(samples))
 
 
-def checked_error(
-    network: str, ours: Sequence[Output], theirs: Sequence[Output], rounding: Sequence[float] = ()
-) -> float:
-    """Return the largest absolute difference over all float outputs.
-
-    `rounding` says how far ONNX Runtime's own roundings take each output of a network that quantises.
-    """
-    worst = 0.0
+def checked_error(network: str, ours: Sequence[Output], expected: ExpectedSet) -> float:
+    """Return the largest absolute difference over all float outputs."""
+    worst, theirs, rounding = 0.0, expected.outputs, expected.rounding
     for index, ((dtype, shape, data), (other_dtype, other_shape, other)) in enumerate(zip(ours, theirs, strict=True)):
         a, b = np.frombuffer(data, numpy_dtype(dtype)), np.frombuffer(other, numpy_dtype(other_dtype))
         if tuple(shape) != tuple(other_shape) or is_float(a.dtype) != is_float(b.dtype):
@@ -370,9 +410,9 @@ def checked_error(
     return worst
 
 
-def _same(network: str, ours: Sequence[Output], theirs: Expected) -> bool:
+def _same(network: str, ours: Sequence[Output], theirs: ExpectedSet) -> bool:
     try:
-        checked_error(network, ours, theirs.outputs, theirs.rounding)
+        checked_error(network, ours, theirs)
     except WorkError:
         return False
     return True

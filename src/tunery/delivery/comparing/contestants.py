@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,37 @@ from typing_extensions import override
 from tunery._archive import vouch
 from tunery.blobs import Blobs
 from tunery.dialects import Array, labels
-from tunery.domain import BlobDigest, TensorSpec
-from tunery.measuring.inputs import make_inputs
+from tunery.domain import BlobDigest, InputRange, TensorSpec
+from tunery.measuring.inputs import SETS, network_inputs, set_numbers
 
 _KERNEL, _PROFILED, _WARM_S = "_kernel_time", 5, 0.05
 _BESIDE = "session.model_external_initializers_file_folder_path"
 _RANDOM, _TRAINING = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout"), 3
+_LONGEST_S, _MOST_BYTES = 3.0, 64 << 20
+"""What further input sets may take, and what their outputs may."""
 _QUANTISES = (b"QuantizeLinear", b"DequantizeLinear", b"QLinear", b"MatMulInteger", b"ConvInteger", b"MatMulNBits")
 """What is in the names of operators."""
+_PRODUCTS = {b"MatMulInteger": (1, 3), b"ConvInteger": (1, 3), b"QLinearMatMul": (3, 5), b"QLinearConv": (3, 5)}
+"""Products of integers: which of their operands are weights, and these weights' zero points."""
 
 
 class Contestant(ABC):
     """One way to run a network."""
 
-    def __init__(self, inputs: Sequence[TensorSpec], seed: int) -> None:
-        self._arrays: list[Array] = list(make_inputs(inputs, seed))
+    def __init__(self, inputs: Sequence[TensorSpec], ranges: Mapping[str, InputRange], seed: int) -> None:
+        self._inputs, self._ranges, self._seed = inputs, ranges, seed
+        self.use(0)
+
+    def use(self, number: int) -> None:
+        """Run on an input set from now on."""
+        self._arrays: list[Array] = network_inputs(self._inputs, self._ranges, self._seed, number)
 
     @abstractmethod
     def _run(self) -> Sequence[Array]:
         """Run once on this contestant's inputs."""
 
-    def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
+    def outputs(self, number: int = 0) -> list[tuple[str, tuple[int, ...], bytes]]:
+        self.use(number)
         return [(str(a.dtype), tuple(a.shape), np.ascontiguousarray(a).tobytes()) for a in self._run()]
 
     def samples(self, seconds: float, least: int) -> list[float]:
@@ -65,10 +76,19 @@ class Contestant(ABC):
 class CompiledContestant(Contestant):
     """A network compiled by a dialect."""
 
-    def __init__(self, blob: BlobDigest, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
+    def __init__(
+        self,
+        blob: BlobDigest,
+        threads: int,
+        inputs: list[TensorSpec],
+        ranges: dict[str, InputRange],
+        *,
+        seed: int,
+        blobs: Blobs,
+    ) -> None:
         from tunery.delivery.files.loading import load_compiled
 
-        super().__init__(inputs, seed)
+        super().__init__(inputs, ranges, seed)
         path = blobs.get(blob)
         vouch(path)
         self._network = load_compiled(path, threads)
@@ -84,15 +104,33 @@ class CompiledContestant(Contestant):
 class OnnxRuntimeContestant(Contestant):
     """ONNX Runtime on the CPU, with all its optimisations."""
 
-    def __init__(self, blob: BlobDigest, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
+    def __init__(
+        self,
+        blob: BlobDigest,
+        threads: int,
+        inputs: list[TensorSpec],
+        ranges: dict[str, InputRange],
+        *,
+        seed: int,
+        blobs: Blobs,
+    ) -> None:
+        self._path, self._threads = blobs.get(blob), threads
+        self._session = self._opened()
+        super().__init__(inputs, ranges, seed)
+
+    def _opened(self, model: str | bytes = b"", *, optimised: bool = True) -> Any:
         import onnxruntime
 
-        super().__init__(inputs, seed)
-        self._path, self._threads = blobs.get(blob), threads
-        self._session = onnxruntime.InferenceSession(
-            str(self._path), _options(threads), providers=["CPUExecutionProvider"]
-        )
-        self._feed = {spec.name: array for spec, array in zip(inputs, self._arrays, strict=True)}
+        options = _options(self._threads)
+        options.add_session_config_entry(_BESIDE, str(self._path.parent))
+        if not optimised:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return onnxruntime.InferenceSession(model or str(self._path), options, providers=["CPUExecutionProvider"])
+
+    @override
+    def use(self, number: int) -> None:
+        super().use(number)
+        self._feed = {spec.name: array for spec, array in zip(self._inputs, self._arrays, strict=True)}
 
     def _run(self) -> Sequence[Array]:
         outputs: Sequence[Array] = self._session.run(None, self._feed)
@@ -119,55 +157,92 @@ class OnnxRuntimeContestant(Contestant):
             events = json.loads(Path(session.end_profiling()).read_text())
         return _by_node(events, model.graph, named)
 
-    def rounding(self) -> list[float]:
-        """Return how far each output is off without the optimiser, in a network that quantises; else nothing.
 
-        A sum that is rounded otherwise in its last bit is a step away after the next quantisation, and steps add up.
-        So it is 0 of an output that lies behind no quantisation. Data that products of 4-bit weights quantise stays in
-        single precision there. Nothing is returned where that cannot be run, either.
-        """
-        if not _mentions(self._path, _QUANTISES):
-            return []
-        import onnx
-        import onnxruntime
+class Reference(OnnxRuntimeContestant):
+    """The model as it was read, in ONNX Runtime without its optimiser: what it computes is right.
 
-        model = onnx.load(self._path, load_external_data=False)
-        quantised = _behind(model.graph, _quantises)
-        names = [value.name for value in self._session.get_outputs()]
-        if quantised.isdisjoint(names):
-            return []
-        options = _options(self._threads)
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry(_BESIDE, str(self._path.parent))
-        try:
-            plain = onnxruntime.InferenceSession(self._exact(model), options, providers=["CPUExecutionProvider"])
-            theirs = plain.run(None, self._feed)
-        except Exception:  # noqa: BLE001 - ONNX Runtime raises many; it may need its optimiser for what it has no kernel of
-            return []
-        both = zip(names, self._run(), theirs, strict=True)
-        return [_difference(one, other) if name in quantised else 0.0 for name, one, other in both]
-
-    def _exact(self, model: Any) -> str | bytes:
-        """Return what ONNX Runtime loads of a model whose products of 4-bit weights quantise no data."""
-        levels = [one for node in model.graph.node for one in node.attribute if one.name == "accuracy_level"]
-        for level in levels:
-            level.i = 0
-        return bytes(model.SerializeToString()) if levels else str(self._path)
+    The optimiser is on where the model needs that to run.
+    """
 
     @override
-    def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
-        """Return each output's dtype, shape and bytes; no bytes of one that random numbers reach: no two agree."""
-        outputs = super().outputs()
-        if not _mentions(self._path, _RANDOM):
-            return outputs
+    def _opened(self, model: str | bytes = b"", *, optimised: bool = False) -> Any:
+        for one in () if optimised else (_exact(self._path), str(self._path)):
+            with suppress(Exception):
+                return super()._opened(model or one, optimised=False)
+        return super()._opened(optimised=True)
+
+    def expected(self, most: int) -> list[tuple[int, list[tuple[str, tuple[int, ...], bytes]], list[float], str]]:
+        """Return of up to `most` input sets: its number, the outputs, their roundings, and why there are none, if so.
+
+        An output that random numbers reach has no bytes. `roundings` say how far each output of a network that
+        quantises is off with the optimiser: a sum that is rounded otherwise in its last bit is a step away after the
+        next quantisation, and steps add up. So it is 0 of an output that lies behind no quantisation.
+        """
         import onnx
 
-        random = _behind(onnx.load(self._path, load_external_data=False).graph, _is_random)
+        random, quantised, other = set[str](), set[str](), None
+        if _mentions(self._path, (*_RANDOM, *_QUANTISES)):
+            graph = onnx.load(self._path, load_external_data=False).graph
+            random, quantised = _behind(graph, _is_random), _behind(graph, _quantises)
         names = [value.name for value in self._session.get_outputs()]
-        return [
-            (dtype, shape, b"" if name in random else data)
-            for name, (dtype, shape, data) in zip(names, outputs, strict=True)
-        ]
+        if not quantised.isdisjoint(names):
+            other = super()._opened()
+        began, taken = time.monotonic(), 0
+        found = list[tuple[int, list[tuple[str, tuple[int, ...], bytes]], list[float], str]]()
+        for number in set_numbers(self._inputs, self._ranges)[:most]:
+            try:
+                outputs, roundings = self.outputs(number), list[float]()
+                outputs = [
+                    (dtype, shape, b"" if name in random else data)
+                    for name, (dtype, shape, data) in zip(names, outputs, strict=True)
+                ]
+                if other is not None:
+                    both = zip(names, self._run(), other.run(None, self._feed), strict=True)
+                    roundings = [_difference(one, same) if name in quantised else 0.0 for name, one, same in both]
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many
+                found.append((number, [], [], f"{SETS[number]}: {error}"))
+            else:
+                taken += sum(len(data) for _, _, data in outputs)
+                found.append((number, outputs, roundings, ""))
+            if time.monotonic() - began > _LONGEST_S or taken > _MOST_BYTES:
+                break
+        return found
+
+
+def _exact(path: Path) -> str | bytes:
+    """Return what ONNX Runtime loads of a model so that its products of integers are exact.
+
+    Its kernels for unsigned by signed bytes saturate on processors without VNNI; those of unsigned ones do not. So
+    constant signed weights are raised by 128, with their zero points. Products of 4-bit weights quantise no data.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    if not _mentions(path, (*_PRODUCTS, b"accuracy_level")):
+        return str(path)
+    model = onnx.load(path, load_external_data=False)
+    weights = {one.name: one for one in model.graph.initializer if one.data_type == onnx.TensorProto.INT8}
+    raised = set[str]()
+
+    def raise_to_unsigned(name: str) -> str:
+        if name not in raised:
+            signed = numpy_helper.to_array(weights[name]) if name else np.zeros((), np.int8)
+            values = signed.astype(np.int16) + 128
+            model.graph.initializer.append(numpy_helper.from_array(values.astype(np.uint8), f"{name} raised"))
+            raised.add(name)
+        return f"{name} raised"
+
+    for node in model.graph.node:
+        for one in node.attribute:
+            if one.name == "accuracy_level":
+                one.i = 0
+        weight, zero = _PRODUCTS.get(node.op_type.encode(), (0, 0))
+        if not weight or node.input[weight] not in weights:
+            continue
+        node.input.extend([""] * (zero + 1 - len(node.input)))
+        if node.input[zero] in {"", *weights}:
+            node.input[weight], node.input[zero] = map(raise_to_unsigned, (node.input[weight], node.input[zero]))
+    return bytes(model.SerializeToString())
 
 
 def _options(threads: int) -> Any:

@@ -10,20 +10,29 @@ from typing_extensions import override
 
 from tunery.delivery.comparing.contestants import Contestant
 from tunery.dialects import Array
-from tunery.domain import TensorSpec
+from tunery.domain import InputRange, TensorSpec
 
 
 class TorchContestant(Contestant):
     """The network as its public library runs it, one operator at a time."""
 
-    def __init__(self, path: Path, threads: int, inputs: list[TensorSpec], seed: int, trust: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        inputs: list[TensorSpec],
+        ranges: dict[str, InputRange],
+        *,
+        seed: int,
+        trust: bool = False,
+    ) -> None:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compilers that idles beside us
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         import torch
 
         from tunery.models.torch._zoo import module_of
 
-        super().__init__(inputs, seed)
+        super().__init__(inputs, ranges, seed)
         torch.set_num_threads(threads)
         self._module = self._prepared(module_of(str(path), trust=trust))
         self._tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in self._arrays]

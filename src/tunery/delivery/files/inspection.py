@@ -17,6 +17,7 @@ from tunery.domain.request import Verdict
 _MOST = 4096
 _Text = Annotated[str, Field(max_length=1000)]
 _Count = Annotated[int, Field(ge=0)]
+_Texts = Annotated[list[_Text], Field(max_length=64)]
 _Tensor = tuple[_Text, Annotated[list[int], Field(max_length=64)], _Text]
 _Parameters = Annotated[dict[_Text, float | int | bool | _Text], Field(max_length=_MOST)]
 _Tensors = Annotated[list[_Tensor], Field(max_length=_MOST)]
@@ -33,11 +34,19 @@ class FileDevice:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a file's outputs were compared with before it was delivered, and their largest deviation."""
+    """What a file's outputs were compared with before it was delivered, and their largest deviation.
+
+    `inputs` are the kinds of values that were tried, `left_out` those on which ONNX Runtime fails, `not_kept` those on
+    which the file computes something else; `optimiser` says what ONNX Runtime's own optimiser changes.
+    """
 
     against: _Text
     outputs: _Count
     max_abs_error: float
+    inputs: _Texts
+    left_out: _Texts
+    not_kept: _Texts
+    optimiser: _Text
 
 
 @dataclass(frozen=True)

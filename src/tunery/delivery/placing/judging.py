@@ -20,7 +20,15 @@ from tunery._errors import (
     WorkError,
     lacks_memory,
 )
-from tunery.delivery.comparing.compare import Contestants, Expected, Output, checked_error, has_rivals, watch_of
+from tunery.delivery.comparing.compare import (
+    Contestants,
+    Expected,
+    ExpectedSet,
+    Output,
+    checked_error,
+    has_rivals,
+    watch_of,
+)
 from tunery.delivery.comparing.speed import FEWEST_TURNS, MOST_TURNS, Turn, mean_interval, ratios_of, speed_of
 from tunery.delivery.linking import CompiledModel
 from tunery.domain import SEGMENT, median_interval
@@ -31,6 +39,8 @@ from tunery.tuning.work import Work
 
 _TURN_S, _LONGEST_S, _PATIENT_S, _LEAST_S = 0.1, 4.0, 12.0, 1.0
 """What a turn of one takes, all of them, and those on a machine that others use: until the job's budget ends."""
+_MOST_S = 30.0
+"""After which no further input set is tried: a network so slow was not tuned, or the machine is busy."""
 _PATIENCE_S = 1.0
 """How long others on the machine are waited for before the first turn."""
 _CLEAR, _CHANCE = 1.1, 1.02
@@ -44,9 +54,10 @@ _OURS, _THEIRS = "tunery", "onnxruntime"
 class Judged:
     """A compiled network beside ONNX Runtime: its largest error, what both take, and why it is not delivered, if so.
 
-    `wrong` says that it computes something else or fails, `slower` that ONNX Runtime is faster. `share` is that of its
-    kernels' time that ONNX Runtime takes for its segments. `kernels` is what its kernels take by workload, `nodes`
-    what ONNX Runtime takes for its nodes by label: both only if it is slower. On a `busy` machine nothing is timed.
+    `wrong` says that it computes something else or fails, on the input set `number`; `slower` that ONNX Runtime is
+    faster. `share` is that of its kernels' time that ONNX Runtime takes for its segments. `kernels` is what its kernels
+    take by workload, `nodes` what ONNX Runtime takes for its nodes by label: both only if it is slower. On a `busy`
+    machine nothing is timed.
     """
 
     error: float | None
@@ -54,6 +65,7 @@ class Judged:
     theirs_s: float | None = None
     speed: Speed | None = None
     wrong: str = ""
+    number: int = 0
     slower: str = ""
     share: float = 0.0
     kernels: Mapping[str, float] = field(default_factory=dict)
@@ -76,7 +88,14 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
             contestants = Contestants.start(work.runtime, network, {_OURS: made.blob}, expected)
             ends.callback(contestants.close)
             try:
-                error = await _error_of(contestants, network.name, expected)
+                error, began = 0.0, time.monotonic()
+                for one in expected.sets:
+                    number = one.number
+                    error = max(error, await _error_of(contestants, network.name, one))
+                    if time.monotonic() - began > _MOST_S:
+                        break
+                if number != expected.sets[0].number:
+                    await contestants.ask(_OURS, "use", expected.sets[0].number)
                 if not has_rivals(work.runtime):
                     return Judged(error)
                 patient_s = _PATIENT_S if work.until is None else max(work.until - time.monotonic(), _LEAST_S)
@@ -87,7 +106,7 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
             except BlobNotFoundError:  # of the host
                 raise
             except WorkError as wrong:
-                return Judged(None, wrong=f"since {wrong}")
+                return Judged(None, wrong=f"since {wrong}", number=number)
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if kernels else 0.0
     if not turns:
@@ -100,17 +119,20 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
     return Judged(error, ours_s, theirs_s, speed_of(turns), slower=slower, share=share, kernels=kernels, nodes=nodes)
 
 
-async def _error_of(contestants: Contestants, network: str, expected: Expected) -> float:
-    """Return how far a compiled network's outputs are from ONNX Runtime's."""
+async def _error_of(contestants: Contestants, network: str, expected: ExpectedSet) -> float:
+    """Return how far a compiled network's outputs are from what is right."""
     try:
-        ours: list[Output] = await contestants.ask(_OURS, "outputs")
+        ours: list[Output] = await contestants.ask(_OURS, "outputs", expected.number)
     except (BlobError, TemporaryDirectoryError, LostWorkerError):  # of the host
         raise
     except (UsageError, CrashError, DeadlineError, RemoteError) as error:
         if lacks_memory(error):
             raise
         raise WorkError(f"{network} as compiled cannot run: {error}") from error
-    return checked_error(network, ours, expected.outputs, expected.rounding)
+    try:
+        return checked_error(network, ours, expected)
+    except WorkError as error:
+        raise WorkError(f"{error}, on {expected.label} inputs") if expected.number else error from None
 
 
 async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
@@ -118,7 +140,8 @@ async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
     async with work.stage("check", Role.MEASURER):
         contestants = Contestants.start(work.runtime, made.network, {_OURS: made.blob}, expected)
         try:
-            await _error_of(contestants, made.network.name, expected)
+            for one in expected.sets:
+                await _error_of(contestants, made.network.name, one)
         except BlobNotFoundError:  # of the host
             raise
         except WorkError:

@@ -10,7 +10,7 @@ from tunery.delivery.placing.judging import Judged, is_right, judge
 from tunery.engines import Role
 from tunery.runtime.importing import ImportedModel
 
-_ROUNDS = 3
+_ROUNDS = 5
 _DEADLINE_S = 300.0
 _LONGEST_S = 120.0
 _AT_FAULT = "with it in place the compiled network computes something else"
@@ -23,10 +23,12 @@ async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Ex
     several of them: then the first node is looked for up to which the network must be left to ONNX Runtime. What helps
     is stored, so that nobody tunes these operators. What was an accident is right the second time.
     """
-    imported, began, tried = await linker.work.model(), time.monotonic(), made
+    imported, began, tried, first = await linker.work.model(), time.monotonic(), made, judged
     for _ in range(_ROUNDS):
         try:
-            found = await _differing(linker, imported) or await _first_fault(linker, imported, theirs, began)
+            found = await _differing(linker, imported, judged.number) or await _first_fault(
+                linker, imported, theirs.only(judged.number), began
+            )
             if found is None:
                 break
             if found:
@@ -35,19 +37,20 @@ async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Ex
             verdict = await judge(linker.work, tried, theirs)
         except (DialectError, EngineError):
             break
+        judged = verdict
         if not verdict.wrong:
             if tried is not made:
                 await linker.work.settle(imported)
             return tried, verdict
-    return made, judged
+    return made, first
 
 
-async def _differing(linker: Linker, imported: ImportedModel) -> Mapping[str, str]:
+async def _differing(linker: Linker, imported: ImportedModel, number: int) -> Mapping[str, str]:
     work = linker.work
     try:
         async with work.stage("check", Role.IMPORTER) as grant:
             found: dict[str, str] = await work.runtime.call(
-                grant.worker, "differing", imported.network, imported.target, SEED, deadline_s=_DEADLINE_S
+                grant.worker, "differing", imported.network, imported.target, SEED, number, deadline_s=_DEADLINE_S
             )
     except (DialectError, EngineError):  # they cannot be tried
         return {}

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from tunery._errors import ModelError, told_by_onnxruntime
-from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
+from tunery.models.onnx._detached import as_inputs, as_weights
 from tunery.models.onnx._expand import expand
 from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, no_numbers
 from tunery.models.onnx._fold import NO_FILES, SILENT, fold, unoptimised
@@ -62,17 +62,17 @@ class MisfitError(ModelError):
 
 def simplify(
     model: onnx.ModelProto,
+    values: Mapping[str, bytes],
     scratch: Path,
     ranks: Mapping[str, int] = MappingProxyType({}),
     elsewhere: Collection[str] = (),
-) -> tuple[onnx.ModelProto, dict[str, bytes]]:
+) -> onnx.ModelProto:
     """Return the model with constants folded, dead and redundant nodes gone, and all inferable shapes written down.
 
     `model` has static inputs; `scratch` is a directory for a temporary file; `ranks` are those that the file declares
-    for its outputs. Names of inputs and outputs are kept. Values of large weights that were not needed for it come
-    beside the model, by name (`_aside`). Weights whose values lie `elsewhere` have none here either.
+    for its outputs. Names of inputs and outputs are kept. `values` are those of large weights that were detached, by
+    name. Weights whose values lie `elsewhere` have none here either.
     """
-    values = detach_weights(model)
     unfuse(model)
     model = expand(model)
     write_out(model)
@@ -93,7 +93,7 @@ def simplify(
     _complete(inferred, absent, ranks)
     _check_channels(inferred)
     _check_outputs(inferred)
-    return inferred, values
+    return inferred
 
 
 def _folded(model: onnx.ModelProto, absent: Collection[str]) -> onnx.ModelProto:

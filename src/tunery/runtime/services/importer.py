@@ -19,7 +19,7 @@ from tunery.dialects import (
     open_built,
     store_built,
 )
-from tunery.dialects.onnxruntime import NAME as ONNX_RUNTIME
+from tunery.dialects.onnxruntime import OnnxRuntimeDialect
 from tunery.domain import (
     Artifact,
     BlobDigest,
@@ -29,7 +29,7 @@ from tunery.domain import (
     Target,
     Task,
 )
-from tunery.measuring.inputs import make_inputs
+from tunery.measuring.inputs import network_inputs
 from tunery.runtime.preparing import Preparer
 
 
@@ -101,18 +101,21 @@ class Importer(Preparer):
             blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
         return CompiledBlob(blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere)
 
-    def differing(self, network: Network, target: Target, seed: int) -> dict[str, str]:
-        """Return which nodes of a network compute something else than in ONNX Runtime, on inputs made with a seed."""
-        inputs = make_inputs(network.inputs, seed)
+    def differing(self, network: Network, target: Target, seed: int, number: int) -> dict[str, str]:
+        """Return which nodes of a network compute something else than in ONNX Runtime, on a set of inputs."""
+        inputs = network_inputs(network.inputs, network.ranges, seed, number)
         return dict(NetworkCompiler.of(self._dialect).differing(self._here(network), target, inputs))
 
     def nodes(self, network: Network) -> list[GraphNode]:
         return graph_nodes(Path(self._here(network).path))
 
-    def keep(self, network: Network, target: Target, reason: str) -> CompiledBlob:
-        compiler = NetworkCompiler.of(get_dialect(ONNX_RUNTIME))
+    def keep(self, network: Network, target: Target, reason: str, optimised: bool) -> CompiledBlob:
+        """Make a file of the model as it was read, which ONNX Runtime runs, without its optimiser where that errs."""
+        compiler, here = OnnxRuntimeDialect(optimised=optimised), self._here(network)
+        if network.original:
+            here = replace(here, path=str(self._blobs.get(network.original)))
         with self._blobs.scratch() as directory:
-            compiled = compiler.compile(self._here(network), target, {}, directory / "network")
+            compiled = compiler.compile(here, target, {}, directory / "network")
             size_bytes = (directory / "network").stat().st_size
             blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
         return CompiledBlob(blob, size_bytes, {}, {}, dict.fromkeys(compiled.elsewhere, reason))
