@@ -192,6 +192,7 @@ class Tuned(_Step):
         sign: str | os.PathLike[str] | None = None,
         any_shape: bool = False,
         onnxruntime: str = "auto",
+        inputs: str | os.PathLike[str] | None = None,
     ) -> "CompiledModel":
         """Build the network with the best verified records to `path`, by default in the current directory.
 
@@ -200,6 +201,7 @@ class Tuned(_Step):
         compiled network at `path` is replaced, a file of another kind only with `force`. With the private key in
         `sign`, the file is signed. With `any_shape` it holds the model too, with which ONNX Runtime runs other shapes.
         ONNX Runtime runs what it is faster at (`auto`), but not the whole network (`parts`), or nothing (`never`).
+        The file is also compared and timed on the arrays in `inputs`, an .npz file.
 
         Raises:
             UsageError: `path` cannot be written, or must not be replaced.
@@ -209,8 +211,9 @@ class Tuned(_Step):
         from tunery.reports.format import file_name
 
         options = CompileOptions(
-            predict=True, force=force, sign=os.fspath(sign or ""), any_shape=any_shape, onnxruntime=onnxruntime
-        )
+            predict=True, force=force, sign=os.fspath(sign or ""), any_shape=any_shape, onnxruntime=onnxruntime,
+            inputs=os.fspath(inputs or ""),
+        )  # fmt: skip
         output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
         if self.service is not None:
             if sign is not None:

@@ -45,14 +45,14 @@ def compile_(
         list[str],
         typer.Option("--target", help="What to generate code for: native, a name, or JSON; repeat it for several."),
     ] = ["native"],  # noqa: B006 - typer copies it
-    how: Annotated[CompileOptions, Only("force", "sign", "any_shape", "onnxruntime", *options.Few)],
+    how: Annotated[CompileOptions, Only("force", "sign", "any_shape", "onnxruntime", "inputs", *options.Few)],
     server: Server = "",
     verbose: bool = False,
 ) -> Result:
     """Build a model to one file: from the best verified records, and from predictions for what was not measured."""
     if how.few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
-    request = replace(request, target=target[0])
+    request = options.with_inputs(replace(request, target=target[0]), how.inputs)
     from tunery.reports.data import compile_data
 
     told = replace(how, predict=effort is Ready.QUICK, targets=tuple(target[1:]))
@@ -64,6 +64,8 @@ def compile_(
             )
         if told.sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
+        if told.inputs:
+            raise UsageError("--inputs is read on this machine, and a service has none of it; compile here with it")
         from tunery.web.client import compile_there, connect
 
         path = fetched_file(request, output, force=told.force)

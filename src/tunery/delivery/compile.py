@@ -56,7 +56,10 @@ async def compile_checked(
             prepared.set_result(network)
 
     async def expected() -> Expected:
-        found = await start_onnxruntime(work.runtime, await prepared)
+        given = work.runtime.blobs.put(Path(options.inputs), temporary=True) if options.inputs else ""
+        if given:
+            ends.callback(work.runtime.release, given)
+        found = await start_onnxruntime(work.runtime, await prepared, given=given)
         if found.worker:
             ends.callback(work.runtime.engine.kill, found.worker)
         return found

@@ -192,6 +192,13 @@ class CompileOptions(QueryOptions):
             choices=ONNXRUNTIME,
         ),
     ] = "auto"
+    inputs: Annotated[
+        str,
+        Option(
+            "Arrays (.npz) named like the inputs, or 0/NAME, 1/NAME for sets: for shapes, checks, timing.",
+            metavar="FILE",
+        ),
+    ] = ""
     targets: tuple[str, ...] = ()
 
     @property

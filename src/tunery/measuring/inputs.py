@@ -1,11 +1,14 @@
 """Arguments to measure and verify with, filled by ourselves: a compiler's own random fill reads out of bounds."""
 
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tunery._errors import UsageError
 from tunery.dialects import Array
 from tunery.domain import InputRange, TensorSpec
 
@@ -57,8 +60,39 @@ _SPECIAL = {
 }
 
 
+def read_sets(path: Path | str) -> list[dict[str, Array]]:
+    """Return the sets of inputs, by name, in an .npz file whose arrays are called as inputs, or as `0/x`, `1/x`."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {key: data[key] for key in data.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{str(path)!r} holds no arrays: {error}; write it with numpy.savez") from None
+    sets: dict[int, dict[str, Array]] = {}
+    for key, array in arrays.items():
+        number, _, name = key.partition("/")
+        numbered = bool(name) and number.isdecimal()
+        sets.setdefault(int(number) if numbered else 0, {})[name if numbered else key] = array
+    if not sets:
+        raise UsageError(f"{str(path)!r} is empty; give it an array for each input of the model")
+    return [sets[number] for number in sorted(sets)]
+
+
+def fitting(given: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[Array]:
+    """Return a set that a user gave in the order of a network's inputs."""
+    for spec in specs:
+        shape = given[spec.name].shape if spec.name in given else None
+        if shape != spec.shape:
+            what = "is missing" if shape is None else f"has the shape {list(shape)}, not {list(spec.shape)}"
+            raise UsageError(f"input {spec.name!r} {what} in the arrays of --inputs; write it with numpy.savez")
+    return [given[spec.name].astype(numpy_dtype(spec.dtype)) for spec in specs]
+
+
+def set_label(number: int) -> str:
+    return SETS[number] if number < len(SETS) else f"given {number - len(SETS)}"
+
+
 def set_numbers(specs: Sequence[TensorSpec], ranges: Mapping[str, InputRange]) -> range:
-    """Return the numbers of the input sets that suit a network."""
+    """Return the numbers of the input sets that suit a network; those that users give have further ones."""
     special = any(ranges.get(spec.name, InputRange()).special for spec in specs)
     return range(len(SETS) if special else _ORDINARY)
 

@@ -50,6 +50,18 @@ def check_model(model: str) -> None:
             check(model)
 
 
+def with_inputs(request: Request, inputs: str) -> Request:
+    """Return the request with the shapes of a user's arrays, where it names none."""
+    if not inputs:
+        return request
+    if request.more_shapes:
+        raise UsageError("--inputs has arrays of one shape; name one value for each --shape")
+    from tunery.measuring.inputs import read_sets
+
+    shapes = {name: array.shape for name, array in read_sets(inputs)[0].items()}
+    return replace(request, shapes={**shapes, **request.shapes})
+
+
 def check_shapes(request: Request) -> None:
     """Refuse a small ONNX file with inputs of unknown size at once: the workers find that out in any case."""
     path = Path(request.model)

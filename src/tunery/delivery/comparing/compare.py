@@ -30,7 +30,7 @@ from tunery.dialects import Array
 from tunery.domain import HERE, SEGMENT, Network
 from tunery.domain.request import BUSY, CONTESTANTS, BenchReport, Latency, Progress, TaskShare, Verdict
 from tunery.engines import Role, WorkerSpec
-from tunery.measuring.inputs import SETS, numpy_dtype
+from tunery.measuring.inputs import numpy_dtype, set_label
 from tunery.measuring.verification import is_float
 from tunery.runtime import worker_bytes
 from tunery.runtime.foreign_load import ForeignWatch
@@ -50,6 +50,7 @@ SEED = 17
 # Of an output's range: rounding in another order stays far below, a wrong kernel does not.
 _TOLERANCE, _TINY = 1e-2, 1e-4
 _FLIPPED = 0.01
+_MOST_SETS = 32
 _ROUNDINGS, _MOST_ROUNDING = 3.0, 0.1
 """How many times what ONNX Runtime's roundings change a quantised network's ours may, and at most of its range."""
 
@@ -59,7 +60,7 @@ Output = tuple[str, tuple[int, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSet:
-    """What is right for one set of inputs, whose number in `SETS` this is.
+    """What is right for one set of inputs, by its number: one of `SETS`, or behind them one that the user gave.
 
     `rounding` says of each output of a network that quantises how far rounding takes it; empty of others.
     """
@@ -70,20 +71,22 @@ class ExpectedSet:
 
     @property
     def label(self) -> str:
-        return SETS[self.number]
+        return set_label(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a model computes as it was read, by sets of inputs, and a worker of ONNX Runtime to time, "" without one.
 
-    Sets on which ONNX Runtime fails are `left_out`. `optimiser` says what its optimiser changes, as far as it does.
+    `given` is the blob of sets that the user gave. Sets on which ONNX Runtime fails are `left_out`. `optimiser` says
+    what its optimiser changes, as far as it does.
     """
 
     sets: Sequence[ExpectedSet] = (ExpectedSet(),)
     worker: str = ""
     left_out: Sequence[str] = ()
     optimiser: str = ""
+    given: str = ""
 
     def only(self, number: int) -> "Expected":
         return replace(self, sets=[one for one in self.sets if one.number == number])
@@ -181,7 +184,9 @@ class Contestants:
 
         They use so many `threads`, 0: as many as kernels do.
         """
-        more = {"threads": threads} if threads else {}
+        more: dict[str, object] = {"threads": threads} if threads else {}
+        if expected and expected.given:
+            more["given"] = expected.given
         lent = expected.worker if expected else ""
         started = cls(runtime, {}, lent=lent)
         try:
@@ -286,21 +291,22 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
     return replace(report, tasks=inside, tasks_s=sum(known) if inside and len(known) == len(inside) else None)
 
 
-async def start_onnxruntime(runtime: Runtime, network: Network, most: int = len(SETS)) -> Expected:
-    """Return what is right on up to `most` sets of inputs; nothing for a network without a file.
+async def start_onnxruntime(runtime: Runtime, network: Network, most: int = _MOST_SETS, given: str = "") -> Expected:
+    """Return what is right on up to `most` sets of inputs, first those `given`; nothing for a network without a file.
 
     The worker of ONNX Runtime goes on until the caller ends it.
     """
     if not network.blob:
         return Expected()
-    reference = _start(runtime, "Reference", network.original or network.blob, network)
-    worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
+    more = {"given": given} if given else {}
+    reference = _start(runtime, "Reference", network.original or network.blob, network, **more)
+    worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network, **more)
     try:
         found = await _call(runtime, reference, "expected", most)
         sets = [ExpectedSet(number, outputs, rounding) for number, outputs, rounding, why in found if not why]
         left_out = [why for *_, why in found if why]
         if sets:
-            return Expected(sets, worker, left_out, await _changed(runtime, worker, network.name, sets))
+            return Expected(sets, worker, left_out, await _changed(runtime, worker, network.name, sets), given)
     except BaseException as error:
         runtime.engine.kill(worker)
         if isinstance(error, EngineError):

@@ -21,7 +21,7 @@ from tunery._archive import vouch
 from tunery.blobs import Blobs
 from tunery.dialects import Array, labels
 from tunery.domain import BlobDigest, InputRange, TensorSpec
-from tunery.measuring.inputs import SETS, network_inputs, set_numbers
+from tunery.measuring.inputs import SETS, fitting, network_inputs, read_sets, set_label, set_numbers
 
 _KERNEL, _PROFILED, _WARM_S = "_kernel_time", 5, 0.05
 _BESIDE = "session.model_external_initializers_file_folder_path"
@@ -37,13 +37,20 @@ _PRODUCTS = {b"MatMulInteger": (1, 3), b"ConvInteger": (1, 3), b"QLinearMatMul":
 class Contestant(ABC):
     """One way to run a network."""
 
-    def __init__(self, inputs: Sequence[TensorSpec], ranges: Mapping[str, InputRange], seed: int) -> None:
+    def __init__(
+        self, inputs: Sequence[TensorSpec], ranges: Mapping[str, InputRange], seed: int, given: Path | None = None
+    ) -> None:
         self._inputs, self._ranges, self._seed = inputs, ranges, seed
-        self.use(0)
+        self._given = [fitting(one, inputs) for one in read_sets(given)] if given else []
+        self.use(len(SETS) if given else 0)
 
     def use(self, number: int) -> None:
-        """Run on an input set from now on."""
-        self._arrays: list[Array] = network_inputs(self._inputs, self._ranges, self._seed, number)
+        """Run on an input set from now on: one of `SETS`, or behind them one that the user gave."""
+        self._arrays: list[Array] = (
+            self._given[number - len(SETS)]
+            if number >= len(SETS)
+            else network_inputs(self._inputs, self._ranges, self._seed, number)
+        )
 
     @abstractmethod
     def _run(self) -> Sequence[Array]:
@@ -85,10 +92,11 @@ class CompiledContestant(Contestant):
         *,
         seed: int,
         blobs: Blobs,
+        given: BlobDigest = "",
     ) -> None:
         from tunery.delivery.files.loading import load_compiled
 
-        super().__init__(inputs, ranges, seed)
+        super().__init__(inputs, ranges, seed, blobs.get(given) if given else None)
         path = blobs.get(blob)
         vouch(path)
         self._network = load_compiled(path, threads)
@@ -113,10 +121,11 @@ class OnnxRuntimeContestant(Contestant):
         *,
         seed: int,
         blobs: Blobs,
+        given: BlobDigest = "",
     ) -> None:
         self._path, self._threads = blobs.get(blob), threads
         self._session = self._opened()
-        super().__init__(inputs, ranges, seed)
+        super().__init__(inputs, ranges, seed, blobs.get(given) if given else None)
 
     def _opened(self, model: str | bytes = b"", *, optimised: bool = True) -> Any:
         import onnxruntime
@@ -189,7 +198,8 @@ class Reference(OnnxRuntimeContestant):
             other = super()._opened()
         began, taken = time.monotonic(), 0
         found = list[tuple[int, list[tuple[str, tuple[int, ...], bytes]], list[float], str]]()
-        for number in set_numbers(self._inputs, self._ranges)[:most]:
+        made = set_numbers(self._inputs, self._ranges)
+        for number in [*range(len(SETS), len(SETS) + len(self._given)), *made][:most]:
             try:
                 outputs, roundings = self.outputs(number), list[float]()
                 outputs = [
@@ -200,7 +210,7 @@ class Reference(OnnxRuntimeContestant):
                     both = zip(names, self._run(), other.run(None, self._feed), strict=True)
                     roundings = [_difference(one, same) if name in quantised else 0.0 for name, one, same in both]
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many
-                found.append((number, [], [], f"{SETS[number]}: {error}"))
+                found.append((number, [], [], f"{set_label(number)}: {error}"))
             else:
                 taken += sum(len(data) for _, _, data in outputs)
                 found.append((number, outputs, roundings, ""))

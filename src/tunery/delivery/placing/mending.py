@@ -26,7 +26,7 @@ async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Ex
     imported, began, tried, first = await linker.work.model(), time.monotonic(), made, judged
     for _ in range(_ROUNDS):
         try:
-            found = await _differing(linker, imported, judged.number) or await _first_fault(
+            found = await _differing(linker, imported, judged.number, theirs.given) or await _first_fault(
                 linker, imported, theirs.only(judged.number), began
             )
             if found is None:
@@ -45,13 +45,11 @@ async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Ex
     return made, first
 
 
-async def _differing(linker: Linker, imported: ImportedModel, number: int) -> Mapping[str, str]:
-    work = linker.work
+async def _differing(linker: Linker, imported: ImportedModel, number: int, given: str) -> Mapping[str, str]:
+    work, about = linker.work, (imported.network, imported.target, SEED, number, given)
     try:
         async with work.stage("check", Role.IMPORTER) as grant:
-            found: dict[str, str] = await work.runtime.call(
-                grant.worker, "differing", imported.network, imported.target, SEED, number, deadline_s=_DEADLINE_S
-            )
+            found: dict[str, str] = await work.runtime.call(grant.worker, "differing", *about, deadline_s=_DEADLINE_S)
     except (DialectError, EngineError):  # they cannot be tried
         return {}
     return found

@@ -29,7 +29,7 @@ from tunery.domain import (
     Target,
     Task,
 )
-from tunery.measuring.inputs import network_inputs
+from tunery.measuring.inputs import SETS, fitting, network_inputs, read_sets
 from tunery.runtime.preparing import Preparer
 
 
@@ -101,9 +101,12 @@ class Importer(Preparer):
             blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
         return CompiledBlob(blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere)
 
-    def differing(self, network: Network, target: Target, seed: int, number: int) -> dict[str, str]:
+    def differing(self, network: Network, target: Target, seed: int, number: int, given: BlobDigest) -> dict[str, str]:
         """Return which nodes of a network compute something else than in ONNX Runtime, on a set of inputs."""
-        inputs = network_inputs(network.inputs, network.ranges, seed, number)
+        if number >= len(SETS):
+            inputs = fitting(read_sets(self._blobs.get(given))[number - len(SETS)], network.inputs)
+        else:
+            inputs = network_inputs(network.inputs, network.ranges, seed, number)
         return dict(NetworkCompiler.of(self._dialect).differing(self._here(network), target, inputs))
 
     def nodes(self, network: Network) -> list[GraphNode]:
