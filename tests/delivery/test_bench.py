@@ -5,6 +5,7 @@ import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -245,7 +246,8 @@ class Workers:
 
     threads, measure_cores, measure_host = 1, None, HERE
     environment = get_dialect("metaschedule").environment()
-    measuring_environment, host_facts = environment.measuring(), None
+    measuring_environment, host_facts, foreign = environment.measuring(), None, None
+    spec = SimpleNamespace(device="cpu")
 
     def __init__(self, *fails: tuple[str, str]) -> None:
         self.engine, self.pools, self.fails = self, self, fails
