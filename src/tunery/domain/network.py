@@ -63,12 +63,14 @@ def merged_specs(several: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, .
 class InputRange:
     """Which values of an input a network can read: from `low` up to `high`, None: no bound was found.
 
-    `special`: an infinity or NaN in it meets an operator to which that is another case.
+    `special`: an infinity in it meets an operator to which that is another case; `nan`: so does NaN, and ONNX Runtime
+    gives the same wherever it stands.
     """
 
     low: float | None = None
     high: float | None = None
     special: bool = False
+    nan: bool = False
 
 
 @dataclass(frozen=True, slots=True)

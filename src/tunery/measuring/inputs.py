@@ -142,7 +142,8 @@ def _within(spec: TensorSpec, taken: InputRange, label: str, generator: np.rando
         return np.full(spec.shape, low).astype(dtype)
     if label == "ends":
         free = integer and taken.low is None and taken.high is None
-        ends = [least, most, 0, 1] if free else [low, high]
+        widest = 2.0**31 - 1  # beyond it ONNX Runtime takes the least, or the sign, of other numbers
+        ends = [max(least, -widest), min(most, widest), 0, 1] if free else [low, high]
         return np.asarray(generator.choice(np.array(ends, dtype), spec.shape))
     if label == "ties":
         high = min(high, low + 1)
@@ -162,7 +163,7 @@ def _floats(drawn: Array, taken: InputRange, label: str, generator: np.random.Ge
         values *= 10.0 ** generator.integers(-42, 1, drawn.shape)
     elif label == "large":
         values *= 8 if drawn.dtype.itemsize == 2 else 100
-    if taken.special and label in _SPECIAL:
+    if taken.special and label in _SPECIAL and (taken.nan or label != "NaN"):
         chosen = generator.choice(np.array(_SPECIAL[label]), drawn.shape)
         values = np.where(generator.random(drawn.shape) < 0.2, chosen, values)
         if label == "infinite" and drawn.ndim > 1:

@@ -25,6 +25,8 @@ _SUMS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", 
 """Operators behind which nothing but NaN is left of one infinity."""
 _REARRANGED = frozenset({"Conv", "ConvTranspose", "Resize", "GridSample", "RoiAlign"})
 """Operators whose algorithms may multiply what they do not use by 0."""
+_ORDERED = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
+"""Operators of which ONNX Runtime loses NaN, or not, by its place."""
 _BOUNDED = frozenset(
     {"ArgMax", "ArgMin", "Clip", "Equal", "Greater", "GreaterOrEqual", "Hardmax", "IsInf", "IsNaN", "Less"}
     | {"LessOrEqual", "Sigmoid", "Softmax", "Tanh", "Erf"}
@@ -75,14 +77,17 @@ class _Tracer:
             if value.type.tensor_type.elem_type in _INTEGERS:
                 self._integers.add(value.name)
         self._bounds: dict[str, _Bounds] = {}
-        self._aware, self._rearranged = set[str](), set[str]()
+        self._aware, self._rearranged, self._ordered = set[str](), set[str](), set[str]()
 
     def range_of(self, name: str) -> InputRange:
         low, high = self._bounds.get(name, _ANY)
         if low > high:
             low = high = max(0.0, min(low, high))
         special = name in self._aware and name not in self._rearranged and name not in self._integers
-        return InputRange(None if low == -math.inf else low, None if high == math.inf else high, special)
+        return InputRange(
+            None if low == -math.inf else low, None if high == math.inf else high, special,
+            special and name not in self._ordered,
+        )  # fmt: skip
 
     def trace(self, graph: onnx.GraphProto) -> None:
         for node in reversed(graph.node):
@@ -96,6 +101,8 @@ class _Tracer:
         outputs = set(node.output)
         if node.op_type in _AWARE or (node.op_type not in _SUMS and not self._aware.isdisjoint(outputs)):
             self._aware.update(node.input)
+        if node.op_type in _ORDERED or not self._ordered.isdisjoint(outputs):
+            self._ordered.update(node.input)
         passes = node.op_type not in _BOUNDED and not self._rearranged.isdisjoint(outputs)
         if node.op_type in _REARRANGED or passes:
             self._rearranged.update(node.input)
