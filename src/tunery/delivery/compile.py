@@ -15,9 +15,9 @@ from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.own import with_right_defaults
-from tunery.delivery.placing.dividing import divided
 from tunery.delivery.placing.judging import judge
 from tunery.delivery.placing.mending import mended
+from tunery.delivery.placing.parts import divided
 from tunery.delivery.predict import get_ready
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Network, Target

@@ -1,12 +1,12 @@
 """Which implementation is delivered for each task, and on what evidence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunery.domain import Artifact, Choice, Provenance, Rung, Task
 from tunery.domain.request import TaskShare
 from tunery.measuring.inputs import size_bytes
-from tunery.store import Skipped, Standing, Store
+from tunery.store import Offer, Skipped, Standing, Store
 from tunery.tuning.work import Work
 
 
@@ -79,3 +79,26 @@ def _choose(task: Task, known: Standing, skipped: tuple[Skipped, ...], host: str
     source = f"host {best.host}" if best.host not in {host, ""} else ""
     choice = Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s, source)
     return KnownTask(task, choice, untried=task.tunable and best == baseline and not known.searched)
+
+
+OFFERS = 2
+"""How many candidates of a task each compatible device may offer, of each version of the compiler."""
+
+
+async def offers_for(work: Work, provenance: Provenance, known: Sequence[KnownTask]) -> dict[str, list[Offer]]:
+    """Return by task what is offered for those that are open, the fastest there first."""
+    keys = [each.task.key for each in known if each.open and each.task.tunable]
+    device = await work.runtime.device()
+
+    def ask(store: Store) -> dict[str, list[Offer]]:
+        return store.offers(keys, provenance, store.devices.of_type(device.fingerprint, device.as_facts()), OFFERS)
+
+    return await work.store.read(ask) if keys else {}
+
+
+def offered(each: KnownTask, offers: Sequence[Offer]) -> KnownTask:
+    if not offers:
+        return each
+    candidate, latency_s = offers[0].record.candidate, offers[0].record.measurement.latency_s
+    choice = Choice(each.task.key, Rung.COMPATIBLE, candidate, latency_s, source=offers[0].source)
+    return replace(each, choice=choice, untried=False, refused="")

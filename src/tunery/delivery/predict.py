@@ -19,8 +19,7 @@ from functools import partial
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
-from tunery.delivery.compatible import offered, offers_for
-from tunery.delivery.ladder import KnownTask, choices, choose
+from tunery.delivery.ladder import KnownTask, choices, choose, offered, offers_for
 from tunery.domain import (
     Artifact,
     Candidate,

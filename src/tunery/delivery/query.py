@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tunery._errors import NothingFoundError
-from tunery.delivery.compatible import offered, offers_for
 from tunery.delivery.forecast import HISTORY, Forecast, forecast, tuned
-from tunery.delivery.ladder import KnownTask
+from tunery.delivery.ladder import KnownTask, offered, offers_for
 from tunery.delivery.predict import fill
 from tunery.domain import Choice, JobStatus, Network, Rung, Target, Task
 from tunery.domain.request import FillPolicy

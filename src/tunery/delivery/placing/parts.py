@@ -1,10 +1,15 @@
-"""Which parts of a network to hand to ONNX Runtime, by what its nodes take in both: a pure rule."""
+"""Which parts of a network to hand to ONNX Runtime, by what its nodes take in both, and what that gives."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tunery._errors import DialectError, EngineError
+from tunery.delivery.comparing.compare import Expected
+from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.placing.judging import Judged, judge
 from tunery.dialects import GraphNode
 from tunery.domain import Task
 
+_FASTER = "faster there, as timed"
 _FAMILIES = {
     "conv2d depthwise conv1d conv3d conv": "Conv ConvTranspose QLinearConv",
     "matmul": "MatMul Gemm Einsum Attention QLinearMatMul",
@@ -128,3 +133,25 @@ def _border_s(nodes: Sequence[GraphNode], readers: Mapping[str, list[int]], firs
         one for name, one in made.items() if any(not first <= at <= last for at in readers.get(name, [len(nodes)]))
     ]
     return _CALL_S + sum(one.size_bytes for one in crossing) / _BYTES_PER_S
+
+
+async def divided(
+    linker: Linker, made: CompiledModel, judged: Judged, theirs: Expected
+) -> tuple[CompiledModel, Judged]:
+    """Return the network with the parts in ONNX Runtime that lose, and what it is like, if that is faster.
+
+    Else what was given. Nothing is stored: tuning may make these parts faster.
+    """
+    work, imported = linker.work, await linker.work.model()
+    try:
+        nodes = await linker.nodes(imported.network)
+        found = parts_to_hand_over(nodes, imported.tasks, judged.kernels, judged.nodes)
+        if not found:
+            return made, judged
+        placed = await linker.placed(imported, {**dict.fromkeys(found, _FASTER), **imported.elsewhere})
+        again = await linker.compile(placed)
+        verdict = await judge(work, again, theirs)
+    except (DialectError, EngineError):
+        return made, judged
+    speeds = [one.speed.ratio if one.speed else 0.0 for one in (judged, verdict)]
+    return (made, judged) if verdict.wrong or speeds[1] < speeds[0] else (again, verdict)

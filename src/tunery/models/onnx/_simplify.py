@@ -16,11 +16,10 @@ import onnx
 
 from tunery._errors import ModelError, told_by_onnxruntime
 from tunery.models.onnx._detached import as_inputs, as_weights
-from tunery.models.onnx._expand import expand
+from tunery.models.onnx._expand import expand, write_out
 from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, no_numbers
 from tunery.models.onnx._fold import NO_FILES, SILENT, fold, unoptimised
 from tunery.models.onnx._loops import is_loop, types_of_loop
-from tunery.models.onnx._sparse import write_out
 from tunery.models.onnx._unfuse import unfuse
 
 _CHANGING = ("CastElimination", "CastChainElimination", "DivMulFusion", "FuseReluClip", "Pad_Fusion")
