@@ -1,14 +1,16 @@
 import hashlib
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunery._errors import UsageError
 from tunery.domain import TensorSpec
-from tunery.measuring.inputs import index_bound, make_inputs, numpy_dtype
+from tunery.measuring.inputs import fitting, index_bound, make_inputs, numpy_dtype, read_sets
 
 _SCRIPT = """
 import hashlib
@@ -94,3 +96,16 @@ def test_large_arrays_repeat_what_was_drawn_but_no_two_of_their_rows_are_alike()
     (table,) = make_inputs([TensorSpec("t", (3000, 1024), "float32")], 5)
     assert len(np.unique(table[:, :4], axis=0)) == 3000
     assert len(np.unique(table)) < table.size / 2
+
+
+def test_a_users_arrays_are_sets_that_have_to_fit(tmp_path: Path) -> None:
+    specs = [TensorSpec("x", (2, 3), "float32"), TensorSpec("n", (), "int64")]
+    np.savez(tmp_path / "two.npz", **{f"{k}/{n}": v for k in (0, 1) for n, v in (("x", np.full((2, 3), k)), ("n", k))})
+    np.savez(tmp_path / "other.npz", x=np.zeros((2, 4)))
+    (tmp_path / "text.npz").write_text("no arrays")
+    sets = [fitting(one, specs) for one in read_sets(tmp_path / "two.npz")]
+    assert [(x.dtype, float(x[0, 0]), int(n)) for x, n in sets] == [(np.float32, 0.0, 0), (np.float32, 1.0, 1)]
+    with pytest.raises(UsageError, match=r"'x' has the shape \[2, 4\], not \[2, 3\]"):
+        fitting(read_sets(tmp_path / "other.npz")[0], specs)
+    with pytest.raises(UsageError, match="no arrays"):
+        read_sets(tmp_path / "text.npz")
