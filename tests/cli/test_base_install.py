@@ -59,8 +59,8 @@ def test_a_file_runs_with_numpy_and_tvm_ffi_alone_and_commands_name_their_extra(
     (tmp_path / "model").write_bytes(b"a model")
     with new_archive(tmp_path / "whole.tunery") as archive:
         archive.add("network.onnx", tmp_path / "model")
-        archive.finish({"dialect": "onnxruntime", "format": "onnxruntime-1", "network": "n", "threads": 1, "optimised": True,
-                        "inputs": [], "outputs": []})  # fmt: skip
+        archive.finish({"dialect": "onnxruntime", "format": "onnxruntime-1", "network": "n", "threads": 1,
+                        "optimised": True, "inputs": [], "outputs": []})  # fmt: skip
     code = f"{only('')}import tunery\ntry: tunery.load_compiled(sys.argv[1]){_REFUSAL}\n"
     code += "from tunery.cli import main\ntry: main()\nexcept SystemExit as end: print(end.code)"
     done = subprocess.run(
@@ -120,7 +120,7 @@ def test_a_compiled_file_that_needs_more_names_it(how: str, package: str, tmp_pa
     (tmp_path / "model").write_bytes(b"a model")
     with new_archive(file) as archive:
         archive.add("network.onnx", tmp_path / "model")
-        archive.finish({"dialect": "onnxruntime", "format": "onnxruntime-1", "network": "n", "threads": 1, "optimised": True,
-                        "inputs": [], "outputs": []})  # fmt: skip
+        archive.finish({"dialect": "onnxruntime", "format": "onnxruntime-1", "network": "n", "threads": 1,
+                        "optimised": True, "inputs": [], "outputs": []})  # fmt: skip
     said = python(f"import tunery\ntry: tunery.load_compiled({how}){_REFUSAL}", str(file))
     assert said.endswith(f"needs {package}, which is not installed: pip install {package}\n")

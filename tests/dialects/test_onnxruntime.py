@@ -14,8 +14,8 @@ from tunery._archive import new_archive
 from tunery._errors import UsageError
 
 SOUND: dict[str, Any] = {
-    "dialect": "onnxruntime", "format": "onnxruntime-1", "network": "net", "digest": "d", "optimised": True, "threads": 1,
-    "inputs": [["x", [2, 3], "float32"]], "outputs": [["y", [2, 3], "float32"]],
+    "dialect": "onnxruntime", "format": "onnxruntime-1", "network": "net", "digest": "d", "threads": 1,
+    "optimised": True, "inputs": [["x", [2, 3], "float32"]], "outputs": [["y", [2, 3], "float32"]],
 }  # fmt: skip
 
 
