@@ -157,6 +157,7 @@ class Workplace:
         self.store = AsyncStore(store)
         self.dispatch = Dispatch(strategy, record=record)
         self.runtimes = Runtimes(self.dispatch, follow=follow_hosts)
+        self._turns: dict[str, asyncio.Semaphore] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -195,6 +196,9 @@ class Workplace:
     async def works(self, job: Assignment, job_id: str, *, charged: bool = True) -> Work:
         async def begin(work: Work) -> None:
             work.account = self.account(work) if charged else None
+            if owner := job.claim.owner:  # so that half of the cores read models of others
+                most = max(1, self.dispatch.core_count() // 2)
+                work.turn = self._turns.setdefault(owner, asyncio.Semaphore(most))
 
         return await self._begin_each(job, job_id, begin)
 

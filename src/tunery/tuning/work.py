@@ -1,7 +1,7 @@
 """What a job has at hand."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -29,7 +29,8 @@ class Work:
     `imported` is the job's model once it was read: every part of the job works on these bytes, whatever happens to the
     file meanwhile. `notify` is called with the job's progress. A job without an `account` is charged to nobody.
     Of a job over several dialects it is the first one's, `others` are those of the others, and `refused` has a sentence
-    about each that takes no part. A budget of time ends at `until` (monotonic seconds; None: there is none).
+    about each that takes no part. A budget of time ends at `until` (monotonic seconds; None: there is none). The model
+    is read in its `turn`.
     """
 
     runtime: Runtime
@@ -42,6 +43,7 @@ class Work:
     others: "tuple[Work, ...]" = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     until: float | None = None
+    turn: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
 
     @property
     def each(self) -> "tuple[Work, ...]":
@@ -91,7 +93,8 @@ class Work:
         each = [replace(self, request=one) for one in self.request.each_shape]
         blobs: list[str] = []
         try:
-            parts = [await one._read(begun, prepared, extracting, used, blobs) for one in each]
+            async with self.turn:
+                parts = [await one._read(begun, prepared, extracting, used, blobs) for one in each]
             self.imported = together(parts) if self.request.more_shapes else parts[0]
         except BaseException:
             for blob in blobs:
