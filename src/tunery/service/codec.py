@@ -1,7 +1,7 @@
 """Requests as the store keeps them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,14 @@ from tunery.service.kinds import identity
 
 _QUEUE = "queue"  # the store does not take what begins so for a part of the job's identity
 
+_SELDOM = ("trust", "on")
+_STORED = {
+    **{name: name for name in ("target", "dialect", "threads", "effort", "seed", "pretrained")},
+    "prices": "budget_prices", "latency_target_s": "budget_latency_target_s",
+}  # fmt: skip
+"""Fields of a request by the names under which the store has them; of `_SELDOM` ones those that are set."""
+
+Shapes = Mapping[str, tuple[int, ...]]
 Plain = dict[str, str | int | float | bool | None]
 
 
@@ -24,36 +32,28 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
     Before it was imported a model goes by its path; a request with a claim is one of a queue.
     """
     model = absolute(request.model)
-    queued = {} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}
-    other: Plain = {} if request.kind == DEFAULT_KIND else {"kind": request.kind}
-    if request.options or request.kind != DEFAULT_KIND:
-        other["options"] = canonical_json(dict(request.options))
-    if kept := identity(request):
-        other["identity"] = canonical_json(kept)
-    trusted: Plain = {"trust": True} if request.trust else {}
-    if request.trimming != Trimming():
-        other["trimming"] = canonical_json(asdict(request.trimming))
-    return {
+    data: Plain = {
         "model": model,
         "network": imported.network.digest if imported else "",
         "name": imported.network.name if imported else Path(model).stem,
-        "shapes": json.dumps({name: list(shape) for name, shape in sorted(request.shapes.items())}),
-        "target": request.target,
+        "shapes": json.dumps(_listed(request.shapes)),
         "target_key": imported.target.key if imported and len(request.dialects) == 1 else "",
-        "dialect": request.dialect,
-        "threads": request.threads,
-        "effort": request.effort,
         **budget_data(request.budget),
-        "budget_prices": request.prices,
-        "budget_latency_target_s": request.latency_target_s,
-        "seed": request.seed,
-        "pretrained": request.pretrained,
-        **other,
-        **trusted,
-        **({"on": request.on} if request.on else {}),
-        **({"more_shapes": _shapes_text(request.more_shapes)} if request.more_shapes else {}),
-        **queued,
+        **{stored: getattr(request, name) for name, stored in _STORED.items()},
+        **{name: value for name in _SELDOM if (value := getattr(request, name))},
+        **({} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}),
     }
+    if request.kind != DEFAULT_KIND:
+        data["kind"] = request.kind
+    if request.options or request.kind != DEFAULT_KIND:
+        data["options"] = canonical_json(dict(request.options))
+    if kept := identity(request):
+        data["identity"] = canonical_json(kept)
+    if request.trimming != Trimming():
+        data["trimming"] = canonical_json(asdict(request.trimming))
+    if request.more_shapes:
+        data["more_shapes"] = json.dumps([*map(_listed, request.more_shapes)])
+    return data
 
 
 def budget_data(budget: Budget) -> Plain:
@@ -66,41 +66,25 @@ def budget_data(budget: Budget) -> Plain:
     }
 
 
-def _shapes_text(several: Sequence[Mapping[str, tuple[int, ...]]]) -> str:
-    return json.dumps([{name: list(shape) for name, shape in sorted(shapes.items())} for shapes in several])
+def _listed(shapes: Shapes) -> dict[str, list[int]]:
+    return {name: list(shape) for name, shape in sorted(shapes.items())}
+
+
+def _read(shapes: Mapping[str, list[int]]) -> Shapes:
+    return {name: tuple(shape) for name, shape in shapes.items()}
 
 
 def request_of(status: JobStatus, store: str) -> Request:
     """Return the request a stored job was submitted with."""
     data: Mapping[str, Any] = status.request
+    budget = Budget(*(data[name] for name in budget_data(Budget())))
     return Request(
-        model=data["model"],
-        shapes={name: tuple(shape) for name, shape in json.loads(data["shapes"]).items()},
-        target=data["target"],
-        dialect=data["dialect"],
-        threads=data["threads"],
-        budget=Budget(
-            data["budget_s"],
-            data["budget_trials"],
-            data.get("budget_money"),
-            data.get("budget_currency", ""),
-            data.get("budget_joules"),
-        ),
-        prices=data.get("budget_prices", ""),
-        latency_target_s=data.get("budget_latency_target_s"),
-        effort=data["effort"],
-        store=store,
-        seed=data["seed"],
-        pretrained=data.get("pretrained", True),  # jobs of earlier versions do not say
-        kind=status.kind,
-        options=json.loads(data.get("options", "{}")),
-        trust=data.get("trust", False),
-        trimming=Trimming(**json.loads(data.get("trimming", "{}"))),
-        on=data.get("on", ""),
-        more_shapes=tuple(
-            {name: tuple(shape) for name, shape in one.items()} for one in json.loads(data.get("more_shapes", "[]"))
-        ),
-    )
+        model=data["model"], shapes=_read(json.loads(data["shapes"])), budget=budget, store=store, kind=status.kind,
+        options=json.loads(data.get("options", "{}")), trimming=Trimming(**json.loads(data.get("trimming", "{}"))),
+        more_shapes=tuple(map(_read, json.loads(data.get("more_shapes", "[]")))),
+        **{name: data[stored] for name, stored in _STORED.items()},
+        **{name: data[name] for name in _SELDOM if name in data},
+    )  # fmt: skip
 
 
 def claim_of(status: JobStatus) -> ShareRequest | None:
