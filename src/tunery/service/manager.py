@@ -82,9 +82,6 @@ class JobManager:
             job_id = await manager.submit(request, ShareRequest(owner="me", priority=2))
             async for progress in manager.follow(job_id): ...
             status = store.job(job_id)
-
-    Raises:
-        UsageError: the strategy is unknown.
     """
 
     def __init__(

@@ -146,9 +146,6 @@ class Workplace:
     or way of measuring get workers of their own, placed by the same scheduler. With `record`, the scheduler's log and
     the span of each stage are kept in `dispatch`. With `follow_hosts`, hosts that are added or removed meanwhile are
     used or left.
-
-    Raises:
-        UsageError: the strategy is unknown.
     """
 
     def __init__(

@@ -184,10 +184,6 @@ async def model_path(service: Service, account: str, digest: str, weights: Mappi
 
     That is `name`, or what it was uploaded as. `weights` are the digests of the files that the model keeps weights in,
     by its names for them: they lie beside it.
-
-    Raises:
-        NothingFoundError: this account has not uploaded all of it.
-        RefusedError: a name of a file leads elsewhere, or a file is no longer kept.
     """
     uploaded = await service.store.read(lambda store: store.accounts.upload(account, digest))
     own = safe_name(name) if name else uploaded.name
@@ -216,12 +212,7 @@ def place_in(text: str) -> str:
 
 
 def adopted(files: Path, request: JobRequest) -> JobRequest:
-    """Return the request of a job that another coordinator may have had with its files' places here.
-
-    Raises:
-        UsageError: its model is not here: it was uploaded to the other one alone, or has weights in files beside it; or
-            nothing can be written here.
-    """
+    """Return the request of a job that another coordinator may have had with its files' places here."""
     try:
         if model := _OURS.fullmatch(request.model):
             digest, path = model["digest"], files / model["place"]
@@ -286,11 +277,7 @@ def _forgotten(digest: str) -> RefusedError:
 
 
 async def _take_in(service: Service, account: StoredAccount, wanted: str, request: Request) -> int:
-    """Write a request's body where its digest says, and return its size.
-
-    Raises:
-        RefusedError: it is more than may be, of another digest, cut, or its sender falls silent.
-    """
+    """Write a request's body where its digest says, and return its size."""
     uploads = await service.store.read(lambda store: store.accounts.uploads(account.name))
     most, coming, size = _most_bytes(service, account), service.coming, 0
     left = most - sum(one.size_bytes for one in uploads if one.digest != wanted)

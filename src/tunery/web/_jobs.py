@@ -81,11 +81,7 @@ def claim_of(account: StoredAccount, priority: int) -> ShareRequest:
 async def enter(
     service: Service, caller: Caller, request: Request, claim: ShareRequest, key: str = ""
 ) -> tuple[str, bool]:
-    """Queue a job, unless the caller's account has done so with this `key`; return its id, and whether it is new.
-
-    Raises:
-        RefusedError: another job was submitted with this key, or the account has used up its month.
-    """
+    """Queue a job, unless the caller's account has done so with this `key`; return its id, and whether it is new."""
     if not key:
         await check_month(service, caller)
         return await service.manager.submit(request, claim), True
@@ -102,11 +98,7 @@ async def enter(
 
 
 def _check_same(there: JobStatus, request: Request, claim: ShareRequest) -> None:
-    """Refuse a job whose key another one has.
-
-    Raises:
-        RefusedError: it is not what was asked for when the job with this key was submitted.
-    """
+    """Refuse a job whose key another one has."""
     if _asked(there.request) != _asked(request_data(request, claim=claim)):
         another = f"this Idempotency-Key was sent with another job, {there.job_id}; choose another key"
         raise RefusedError(422, "idempotency", another)
@@ -272,11 +264,7 @@ def _file_of(status: JobStatus) -> Path:
 
 
 async def visible(service: Service, caller: Caller, job_id: str) -> JobStatus:
-    """Return a job that is the caller's.
-
-    Raises:
-        NothingFoundError: there is none, or it is another account's: nobody learns which.
-    """
+    """Return a job that is the caller's."""
     found = await _known(service, job_id)
     if found is None or not caller.may_see(found):
         raise NothingFoundError(f"there is no job {job_id}; `tunery jobs list` shows those there are")
@@ -291,12 +279,7 @@ async def _known(service: Service, job_id: str) -> JobStatus | None:
 
 
 async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
-    """Return the job in the manager's words; it names no path but those that the service has chosen.
-
-    Raises:
-        UsageError: the budget or the model cannot be right.
-        NothingFoundError: the model was never uploaded.
-    """
+    """Return the job in the manager's words; it names no path but those that the service has chosen."""
     if job.local is not None:
         if not service.local:
             raise RefusedError(422, "local", "`local` is for the user of the machine that the service runs on")
@@ -318,10 +301,6 @@ async def model_of(
     """Return the model of a request, which names it as the caller did, in the manager's words.
 
     `weights` are the digests of files that it keeps weights in, `name` is its file's.
-
-    Raises:
-        RefusedError: it is neither uploaded nor of the zoo.
-        NothingFoundError: this account never uploaded it.
     """
     model = request.model
     if is_scripted(model, request.dialects) and not service.scripted:
@@ -390,11 +369,7 @@ async def _shown(service: Service, status: JobStatus) -> JobOut:
 
 
 async def check_month(service: Service, caller: Caller) -> None:
-    """Refuse further jobs of an account that has used up its month.
-
-    Raises:
-        RefusedError: it has.
-    """
+    """Refuse further jobs of an account that has used up its month."""
     if caller.account.month_money is None:
         return
     try:
@@ -404,11 +379,7 @@ async def check_month(service: Service, caller: Caller) -> None:
 
 
 async def rest(service: Service, caller: Caller, job_id: str, within_s: float) -> None:
-    """Wait until nothing happens to a job of itself any more, for at most so long.
-
-    Raises:
-        RefusedError: the caller's token has ended meanwhile.
-    """
+    """Wait until nothing happens to a job of itself any more, for at most so long."""
     now_s = asyncio.get_running_loop().time
     until_s, due_s = now_s() + within_s, now_s() + _ALIVE_S
     with streaming(service, caller), service.hub.watch(job_id, _NO_EVENTS) as watch:

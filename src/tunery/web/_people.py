@@ -167,11 +167,7 @@ async def add_token(name: Name, token: TokenIn, service: TheService, caller: Rea
 def make_token(
     store: Store, name: str, token: TokenIn, until: float | None = None, maker: StoredToken | None = None
 ) -> NewToken:
-    """Make a token of an account that ends by `until` (database's clock; None: as the token says), and with its maker.
-
-    Raises:
-        NothingFoundError: there is no such account.
-    """
+    """Make a token of an account that ends by `until` (database's clock; None: as it says), and with its maker."""
     store.accounts.get(name)
     text, lifetime_s = new_token(), None if token.days is None else token.days * DAY_S
     made_by = "" if maker is None else maker.digest

@@ -82,11 +82,7 @@ class Caller:
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service that a request came to; from now on the request waits a few seconds for a store that is away.
-
-    Raises:
-        RefusedError: its query holds what no database keeps in a text.
-    """
+    """Return the service that a request came to, which waits only seconds for a store that is away from now on."""
     if b"%00" in request.scope["query_string"]:
         raise RefusedError(422, "request", "a text of the query holds a NUL character; leave it out")
     patience_s.set(_PATIENCE_S)
@@ -102,11 +98,7 @@ TheService = Annotated[Service, Depends(service_of)]
 async def caller_of(
     request: Request, service: TheService, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
-    """Return who asks.
-
-    Raises:
-        RefusedError: the token is missing, cut, unknown or has ended.
-    """
+    """Return who asks."""
     if service.local:
         return _ITS_USER
     if sent is None:
@@ -144,11 +136,7 @@ async def still_holds(service: Service, caller: Caller) -> bool:
 
 @contextmanager
 def streaming(service: Service, caller: Caller) -> Iterator[None]:
-    """Count a stream of an account, or a wait for a job, in the block.
-
-    Raises:
-        RefusedError: it has as many as it may.
-    """
+    """Count a stream of an account, or a wait for a job, in the block."""
     name = caller.account.name
     if not service.local and service.streams[name] >= _MOST_STREAMS:
         raise RefusedError(429, "streams", f"{name} follows {_MOST_STREAMS} jobs or pages already; close some")
@@ -175,11 +163,7 @@ class Stream(StreamingResponse):
 
 
 def at_least(caller: Caller, role: str) -> Caller:
-    """Return the caller.
-
-    Raises:
-        RefusedError: the token has a lesser role.
-    """
+    """Return the caller."""
     if ROLES.index(caller.role) < ROLES.index(role):
         raise RefusedError(403, "role", f"this needs the role {role}, and the token has the role {caller.role}")
     return caller

@@ -54,11 +54,7 @@ def identity(request: Request) -> dict[str, Any]:
 
 
 def options_of(request: Request) -> Options:
-    """Return the options of a request, checked: every key known, every value of its type.
-
-    Raises:
-        UsageError: the kind is unknown, or an option is not one of its.
-    """
+    """Return the options of a request, checked: every key known, every value of its type."""
     kind, data = request.kind, request.options
     if kind not in KINDS:
         raise UsageError(f"there is no job of kind {kind!r}; use {', '.join(KINDS)}")

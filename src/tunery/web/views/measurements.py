@@ -93,11 +93,7 @@ async def _shown(service: Service, status: JobStatus) -> MeasurementOut:
 
 
 def _kept(files: Path, kernel: KernelIn) -> Path:
-    """Return the path of a kernel's file, in a directory that its content names.
-
-    Raises:
-        RefusedError: it cannot be written.
-    """
+    """Return the path of a kernel's file, in a directory that its content names."""
     name = "kernel.json" if kernel.description.lstrip().startswith("{") else "kernel.toml"
     texts = {**kernel.files, name: kernel.description}
     place = files / "kernels" / hashlib.sha256(canonical_json(texts).encode()).hexdigest()
