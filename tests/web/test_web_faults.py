@@ -181,7 +181,7 @@ TRAVERSALS = (
 
 def test_a_disk_that_is_full_is_one_sentence_of_any_call(serve: Serve) -> None:
     async def main(site: Site) -> None:
-        ann, dev = await site.account("ann"), await site.account("dev", "developer")
+        ann, dev = await site.account("ann", upload_bytes=1 << 30), await site.account("dev", "developer")
         blob, files = bytes(300_000), site.app.state.service.files
         place = f"/v1/blobs/sha256:{hashlib.sha256(blob).hexdigest()}"
         job = {"model": "fake:x?tasks=1", "dialect": "fake", "threads": 1, "kind": "compile"}
