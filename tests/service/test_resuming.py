@@ -50,14 +50,6 @@ def test_the_job_that_was_named_goes_on_not_the_latest_like_it(tmp_path: Path) -
         assert store.job(twin.job_id).state is JobState.QUEUED
 
 
-def test_a_job_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
-    request = dict(stopped(tmp_path).request)
-    del request["pretrained"]
-    with open_store(str(tmp_path / "store.db")) as store:
-        old = store.create_job(request)
-    assert resume(tmp_path, old.job_id).job_id == old.job_id
-
-
 @pytest.mark.parametrize(("part", "word"), [("network", "model has changed"), ("target_key", "target means another")])
 def test_a_job_whose_words_mean_something_else_now_is_refused(tmp_path: Path, part: str, word: str) -> None:
     request = {**stopped(tmp_path).request, part: "0" * 16}
