@@ -22,7 +22,7 @@ typedef struct { int32_t type, zero; int64_t number; } any; /* TVMFFIAny */
 enum {
   MOST_THREADS = 256, TASKS_EACH = 8, LEAST_TASK_NS = 2000, LEAST_WAKING_NS = 40000, APART_NS = 1000000,
   LEAST_SPIN_NS = 4000, MOST_SPIN_NS = 250000, WAIT_NS = 50000, HELD_UP_NS = 100000,
-  LEAST_PAUSE_NS = 8000000, MOST_PAUSE_NS = 1000000000, CHANCE_NS = 30000000, WIPE_ON_FORK = 18
+  LEAST_PAUSE_NS = 8000000, MOST_PAUSE_NS = 1000000000, CHANCE_NS = 200000000, WIPE_ON_FORK = 18
 };
 
 /* A thread's tasks that nobody has taken: the region's number, and from which on to before which. */

@@ -1,4 +1,4 @@
-; 257d9c13a1d2db3ca34deaf9f4fe31107301bf6c7268df96af3abe761f19ec40 of support.c, by tools/make_support.py
+; 93aac28edb0bcb64c1f88a667391d2b8ced54276a0a0e53f701a21277d82de06 of support.c, by tools/make_support.py
 %struct.group = type { ptr, i32 }
 %struct.timespec = type { i64, i64 }
 %struct.worker = type { i64, i32, i32, %union.sem_t, i64, [72 x i8] }
@@ -247,7 +247,7 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 %2) #0 {
   %171 = getelementptr inbounds i8, ptr %11, i64 40
   %172 = load i64, ptr %171, align 8, !tbaa !25
   %173 = shl nsw i64 %172, 3
-  %174 = add nsw i64 %173, 30000000
+  %174 = add nsw i64 %173, 200000000
   %175 = icmp sgt i64 %170, %174
   %176 = icmp eq i64 %172, 0
   %177 = shl nsw i64 %172, 1
@@ -1024,7 +1024,7 @@ attributes #9 = { nounwind }
 !19 = distinct !{!19, !20}
 !20 = !{!"llvm.loop.mustprogress"}
 !21 = !{!12, !5, i64 24}
-!22 = !{i64 2456}
+!22 = !{i64 2457}
 !23 = distinct !{!23, !20}
 !24 = distinct !{!24, !20}
 !25 = !{!12, !5, i64 40}
