@@ -35,7 +35,7 @@ class Machine:
 
 def test_a_kernels_time_is_its_median_without_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine([90_000, *[100] * 9, *[101] * 2, *[50_000] * 9])
-    monkeypatch.setattr(library, "Machine", lambda _: machine)
+    monkeypatch.setattr(library, "VirtualMachine", lambda _: machine)
     monkeypatch.setattr(networks, "time", SimpleNamespace(perf_counter_ns=lambda: machine.now))
     network: Any = object.__new__(networks.TvmNetwork)
     network._library, network._workloads = None, {"dense": "w1"}

@@ -8,7 +8,7 @@ _SILENT = 4
 _BESIDE = "session.model_external_initializers_file_folder_path"
 
 
-class Session:
+class OnnxRuntimeSession:
     """A model in ONNX Runtime on the CPU; `spinning` threads wait busily for the next operator.
 
     Raises:

@@ -17,7 +17,7 @@ from tunery.dialects._artifacts import Built
 from tunery.dialects._base import Dialect, NetworkCompiler
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, thread_count
 from tunery.dialects._nodes import node_labels
-from tunery.dialects._sessions import Session
+from tunery.dialects._sessions import OnnxRuntimeSession
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 NAME = "onnxruntime"
@@ -85,7 +85,7 @@ def run_once(model: bytes, inputs: Sequence[tuple[str, Sequence[int], str]]) -> 
     """Return the shapes of a model's outputs for inputs of these names, shapes and dtypes, which are zeros."""
     feed = {name: np.zeros(tuple(shape), dtype) for name, shape, dtype in inputs}
     try:
-        return [one.shape for one in Session(model, 1, spinning=False).get().run(None, feed)]
+        return [one.shape for one in OnnxRuntimeSession(model, 1, spinning=False).get().run(None, feed)]
     except Exception as error:
         raise DialectError(f"ONNX Runtime does not tell the sizes of its outputs: {brief(error)}") from error
 
@@ -115,7 +115,7 @@ class OnnxRuntimeNetwork(CompiledNetwork):
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self._taken, self._given = ([spec.name for spec in side] for side in (self.inputs, self.outputs))
-        self._session = Session(model, self.threads, spinning=True, optimised=manifest["optimised"])
+        self._session = OnnxRuntimeSession(model, self.threads, spinning=True, optimised=manifest["optimised"])
         session = self._session.get()
         for told, there in ((self.inputs, session.get_inputs()), (self.outputs, session.get_outputs())):
             if not _agree(told, there):

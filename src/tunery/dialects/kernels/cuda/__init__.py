@@ -105,10 +105,10 @@ class CudaDialect(UsersKernels):
     @override
     def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> BuiltKernel:
         from tunery.devices.cuda.device import CudaDevice
-        from tunery.dialects.kernels.cuda.compilation import Compiled
+        from tunery.dialects.kernels.cuda.compilation import CudaBinary
         from tunery.dialects.kernels.cuda.kernel import CudaKernel
 
-        compiled = TypeAdapter(Compiled).validate_json(path.read_bytes())
+        compiled = TypeAdapter(CudaBinary).validate_json(path.read_bytes())
         assert isinstance(device, CudaDevice), "its kind was looked at"
         return CudaKernel(kernel, compiled, device)
 

@@ -69,7 +69,7 @@ _ASSERTION = re.compile(r'static assertion failed with "(.*)"')
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CudaBinary:
     """A kernel as machine code for `arch`, in base 64, the name that it has there, and how it is launched."""
 
     code: str
@@ -92,7 +92,7 @@ def version() -> str:
 
 def build(
     kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value], arch: str
-) -> Compiled:
+) -> CudaBinary:
     """Compile a configuration for a kind of GPU."""
     launch = _checked(sizes(kernel, configuration))
     text = (
@@ -101,7 +101,7 @@ def build(
     )
     options = [f"-arch={arch}", "-w", *_includes(source), *kernel.flags]
     code, symbol = _compiled(text, function, options)
-    return Compiled(base64.b64encode(code).decode(), symbol, arch, launch)
+    return CudaBinary(base64.b64encode(code).decode(), symbol, arch, launch)
 
 
 def _includes(source: str) -> list[str]:

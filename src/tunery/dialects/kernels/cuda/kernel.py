@@ -14,7 +14,7 @@ from tunery.devices.cuda.device import CudaDevice
 from tunery.devices.cuda.driver import Connection, done
 from tunery.dialects import Array
 from tunery.dialects.kernels.cuda.arrays import GpuArray
-from tunery.dialects.kernels.cuda.compilation import Compiled
+from tunery.dialects.kernels.cuda.compilation import CudaBinary
 from tunery.dialects.kernels.kernel import QueuedKernel
 from tunery.dialects.kernels.specification import Argument, KernelSpecification
 
@@ -24,7 +24,7 @@ _AT_ONCE = 32  # calls in the stream
 class _Module:
     """A kernel's code on the GPU, with variables of its own."""
 
-    def __init__(self, compiled: Compiled, to: Connection) -> None:
+    def __init__(self, compiled: CudaBinary, to: Connection) -> None:
         cu = to.use()
         try:
             module = done(cu.cuModuleLoadData(base64.b64decode(compiled.code)))
@@ -53,7 +53,7 @@ class CudaKernel(QueuedKernel):
     """A kernel on a GPU. Before each call that is timed, the second cache is emptied, which also keeps the stream busy
     until the call is in it; so an event before it and one behind it tell its time."""
 
-    def __init__(self, kernel: KernelSpecification, compiled: Compiled, device: CudaDevice) -> None:
+    def __init__(self, kernel: KernelSpecification, compiled: CudaBinary, device: CudaDevice) -> None:
         self._compiled, self._device, self._to = compiled, device, device.connection
         self._module = _Module(compiled, self._to)
         arrays = [one for one in kernel.arguments if not one.scalar]

@@ -175,7 +175,7 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, tvm_ffi.Tensor)
 
 
-class Machine:
+class VirtualMachine:
     """Relax's virtual machine on a compiled library."""
 
     def __init__(self, library: Any) -> None:

@@ -138,7 +138,7 @@ class TvmNetwork(CompiledNetwork):
         with context.segments:
             context.call()
         # An instrument cannot be taken off again, so this is another machine on the same library.
-        run = library.Machine(self._library).watched("main", watch)
+        run = library.VirtualMachine(self._library).watched("main", watch)
         taken: list[Counter[str]] = []
         for _ in range(1 + _PROFILED):
             spent.clear()
@@ -172,7 +172,7 @@ class _Context:
         self._outputs = _Outputs(outputs)
         self.segments = segments
         self.took_s = 0.0  # by the last call that was timed
-        machine = library.Machine(code)
+        machine = library.VirtualMachine(code)
         if machine.parameters("main") != len(self._buffers) + len(weights):
             raise ValueError("it has not the weights that its code takes")
         self.arguments = [*(buffer.tensor for buffer in self._buffers), *weights]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-from tunery.dialects._sessions import Session
+from tunery.dialects._sessions import OnnxRuntimeSession
 from tunery.dialects.metaschedule.loading import library
 from tunery.domain import SEGMENT
 
@@ -58,7 +58,7 @@ class _Session:
     def __init__(self, model: bytes, threads: int) -> None:
         import onnx
 
-        self._session = Session(model, threads, spinning=False)  # TVM's threads need the cores
+        self._session = OnnxRuntimeSession(model, threads, spinning=False)  # TVM's threads need the cores
         graph = onnx.load_model_from_string(model).graph
         self._inputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.input]
         self._outputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.output]

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 from tunery._errors import DialectError
 from tunery.dialects import Array
-from tunery.dialects._sessions import Session
+from tunery.dialects._sessions import OnnxRuntimeSession
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.rules.common import dtype_of, emit, shape_of, text_of
 
@@ -68,7 +68,7 @@ def _weights(size: int, name: str, value: Any, attributes: dict[str, Any]) -> Ar
         [numpy_helper.from_array(wanted, name)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
-    session = Session(model.SerializeToString(), 1, spinning=False).get()
+    session = OnnxRuntimeSession(model.SerializeToString(), 1, spinning=False).get()
     [made] = session.run(None, {"x": np.eye(size, dtype=np.float32)[None, None]})
     return np.asarray(made[0, 0])
 

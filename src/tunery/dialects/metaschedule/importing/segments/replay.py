@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from tunery.dialects import Array
-from tunery.dialects._sessions import Session
+from tunery.dialects._sessions import OnnxRuntimeSession
 from tunery.dialects.metaschedule.importing.segments.graph import Graph
 
 Values = Mapping[str, Array]
@@ -67,7 +67,7 @@ def _recorded(graph: Graph, nodes: Sequence[int], inputs: Values) -> dict[str, A
     model.CopyFrom(graph.model)
     del model.graph.output[:]
     model.graph.output.extend(graph.info(name) for name in wanted)
-    session = Session(model.SerializeToString(), 1, spinning=False).get()
+    session = OnnxRuntimeSession(model.SerializeToString(), 1, spinning=False).get()
     feed = {one.name: inputs[one.name] for one in session.get_inputs()}
     return {**inputs, **dict(zip(wanted, session.run(wanted, feed), strict=True))}
 
