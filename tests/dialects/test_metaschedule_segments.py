@@ -256,7 +256,7 @@ def test_a_network_that_tvm_takes_has_no_segments() -> None:
 def test_a_segment_of_another_type_than_the_network_has_is_not_run(tmp_path: Path) -> None:
     """It would write past the end: a session takes an address for what its own model says."""
     from tunery.dialects.metaschedule.loading import library
-    from tunery.dialects.metaschedule.loading.segment_calls import SegmentCalls
+    from tunery.dialects.metaschedule.loading.network import SegmentCalls
 
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.DOUBLE)
     path = written(tmp_path, [node], {"x": (FLOAT, [4])}, {"y": (TensorProto.DOUBLE, [4])})
