@@ -36,16 +36,11 @@ def _torch(
     def write(path: Path) -> None:
         import torch
 
-        names, values = list(inputs), tuple(inputs.values())
+        how: dict[str, Any] = {"opset_version": 17, "input_names": list(inputs), "dynamic_axes": dict(dynamic)}
         if new:
-            shapes = {name: dict.fromkeys(dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in names}
-            torch.onnx.export(
-                module, (), str(path), kwargs=dict(inputs), dynamo=True, dynamic_shapes=shapes, verbose=False
-            )
-        else:
-            torch.onnx.export(
-                module, values, str(path), dynamo=False, opset_version=17, input_names=names, dynamic_axes=dict(dynamic)
-            )
+            shapes = {name: dict.fromkeys(dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in inputs}
+            how = {"dynamic_shapes": shapes, "verbose": False, "external_data": False}
+        torch.onnx.export(module.eval(), (), str(path), kwargs=dict(inputs), dynamo=new, **how)
 
     return write
 
@@ -83,8 +78,8 @@ def _torch_files() -> dict[str, Callable[[Path], None]]:
     mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 10)).eval()
     cnn = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     plans: dict[str, tuple[Any, Mapping[str, Any], Mapping[str, Mapping[int, str]]]] = {
-        "mlp": (mlp, {"x": torch.randn(2, 32)}, {"x": {0: "batch"}}),
-        "cnn": (cnn.eval(), {"x": torch.randn(2, 3, 64, 64)}, {"x": {0: "batch", 2: "height", 3: "width"}}),
+        "mlp": (mlp, {"input": torch.randn(2, 32)}, {"input": {0: "batch"}}),
+        "cnn": (cnn.eval(), {"input": torch.randn(2, 3, 64, 64)}, {"input": {0: "batch", 2: "height", 3: "width"}}),
         "bert": (made("Bert", **_SMALL), tokens, dict.fromkeys(tokens, rows)),
         "distilbert": (made("DistilBert", vocab_size=500, dim=64, n_layers=2, n_heads=4, hidden_dim=128), two,
                        dict.fromkeys(two, rows)),

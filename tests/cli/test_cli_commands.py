@@ -254,6 +254,17 @@ def test_jobs_are_listed_shown_and_not_resumed_when_done(tuned: Run) -> None:
     assert tuned("jobs", "show", "nonsense").code == 1
 
 
+def test_an_operator_has_the_figures_that_its_network_tells(tuned: Run) -> None:
+    tasks = tuned("query", "fake:demo", *FAKE, "--json").data["tasks"]
+    for task in tasks:
+        [record] = tuned("query", task["task"], "--json").data["records"][:1]
+        assert (record["candidate"], record["latency_s"]) == (task["candidate"], task["latency_s"])
+    known = {row["task"]: row for row in tuned("query", "fake:demo", *FAKE, "--all", "--json").data["operators"]}
+    assert {key: (row["best_s"], row["baseline_s"]) for key, row in known.items()} == {
+        task["task"]: (task["latency_s"], task["baseline_s"]) for task in tasks if task["task"] in known
+    }
+
+
 def test_a_job_whose_files_directory_is_gone_goes_on_with_another_file(run: Run, tmp_path: Path) -> None:
     request = Request(
         "fake:demo?tasks=1", dialect="fake", threads=1, budget=Budget.parse("4trials"),

@@ -357,15 +357,17 @@ MODEL_CHANGED = "the model's file has changed since it was read; this is about t
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How many times as fast as ONNX Runtime: the median of so many turns, and its 95 % confidence interval."""
+    """How many times as fast as ONNX Runtime on as many threads: the median of turns, and its 95 % interval."""
 
     ratio: float
     low: float
     high: float
     turns: int
+    threads: int = 0
 
     def __str__(self) -> str:
-        return f"({self.low:.2f} to {self.high:.2f}, {self.turns} turns, quiet)"
+        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
+        return f"({self.low:.2f} to {self.high:.2f}, {self.turns} turns{threads}, quiet)"
 
 
 BUSY = "the machine was busy"

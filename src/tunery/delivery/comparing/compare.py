@@ -145,12 +145,12 @@ async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str
     return BenchReport(
         network.name, work.runtime.threads, latency_s, error, kernels_s=sum(kernels.values()) if kernels else None,
         wrong=wrong, absent=contestants.absent, kernels=kernels, batch_of_one=network.batch_of_one,
-        verdict=_verdict(samples, quiet, kernels),
+        verdict=_verdict(samples, quiet, kernels, work.runtime.threads),
     )  # fmt: skip
 
 
 def _verdict(
-    samples: Mapping[str, Sequence[Sequence[float]]], quiet: Sequence[int], kernels: Mapping[str, float]
+    samples: Mapping[str, Sequence[Sequence[float]]], quiet: Sequence[int], kernels: Mapping[str, float], threads: int
 ) -> Verdict | None:
     """Return how the network compares with ONNX Runtime by the quiet turns, as a compilation tells it."""
     if "onnxruntime" not in samples:
@@ -159,7 +159,7 @@ def _verdict(
     share = there_s / sum(kernels.values()) if there_s else 0.0
     ours, theirs = samples["tunery"], samples["onnxruntime"]
     turns = [(statistics.median(ours[turn]), statistics.median(theirs[turn])) for turn in quiet]
-    return Verdict(share, speed_of(turns)) if len(turns) >= FEWEST_TURNS else Verdict(share, not_judged=BUSY)
+    return Verdict(share, speed_of(turns, threads)) if len(turns) >= FEWEST_TURNS else Verdict(share, not_judged=BUSY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ def mean_interval(ratios: Sequence[float]) -> tuple[float, float]:
     return math.exp(mean(logs) - reach), math.exp(mean(logs) + reach)
 
 
-def speed_of(turns: Sequence[Turn]) -> Speed:
+def speed_of(turns: Sequence[Turn], threads: int) -> Speed:
     """Return how fast a network is beside ONNX Runtime, whose interval holds the median that decides."""
     ratios = ratios_of(turns)
     low, high = mean_interval(ratios) if len(ratios) >= FEWEST_TURNS else (min(ratios), max(ratios))
     ratio = median(ratios)
-    return Speed(1 / ratio, 1 / max(high, ratio), 1 / min(low, ratio), len(turns))
+    return Speed(1 / ratio, 1 / max(high, ratio), 1 / min(low, ratio), len(turns), threads)
 
 
 def ratios_of(turns: Sequence[Turn]) -> list[float]:

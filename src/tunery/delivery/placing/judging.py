@@ -116,7 +116,16 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
         ratios_of(turns)
     )  # not the median of ours, of other moments: what is said is what decided
     slower = f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled" if slow else ""
-    return Judged(error, ours_s, theirs_s, speed_of(turns), slower=slower, share=share, kernels=kernels, nodes=nodes)
+    return Judged(
+        error,
+        ours_s,
+        theirs_s,
+        speed_of(turns, work.runtime.threads),
+        slower=slower,
+        share=share,
+        kernels=kernels,
+        nodes=nodes,
+    )
 
 
 async def _error_of(contestants: Contestants, network: str, expected: ExpectedSet) -> float:

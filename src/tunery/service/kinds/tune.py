@@ -89,7 +89,8 @@ def _tunable(at: JobAtWork[TuneOptions]) -> int:
 def _reserve(at: JobAtWork[TuneOptions]) -> Callable[[int], float]:
     """Return how much of a budget of time is kept for compiling, comparing and ending, by the number of untried tasks.
 
-    That is at most half of the budget; where the whole does not fit, this is said now.
+    Where the whole does not fit, this is said now, and nothing is searched; of a job without a network to compare it is
+    at most half of the budget.
     """
     seconds, output = at.job.request.budget.seconds, at.options.output
     if seconds is None:
@@ -105,7 +106,8 @@ def _reserve(at: JobAtWork[TuneOptions]) -> Callable[[int], float]:
             at.work,
             f"this model needs about {duration(needed_s)} to read and compile here: what is not measured is predicted",
         )
-    return lambda untried: min(fixed_s + each_s * untried, 0.5 * seconds)
+    most_s = (1.0 if judged else 0.5) * seconds
+    return lambda untried: min(fixed_s + each_s * untried, most_s)
 
 
 async def _run(at: JobAtWork[TuneOptions], tuning: TuningJob) -> JobStatus:

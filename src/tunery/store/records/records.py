@@ -471,12 +471,15 @@ class Records(Database):
                 for conditions, keys in by_conditions.items()
                 for origin in (None, Origin.BASELINE)
             }
-            return [
-                _operator(
-                    row, *(found[_provenance(row), origin][row["task_key"]] for origin in (None, Origin.BASELINE))
-                )
-                for row in rows
-            ]
+            defaults = {
+                conditions: _default_finals(connection, keys, conditions) for conditions, keys in by_conditions.items()
+            }
+
+            def operator(row: RowMapping, where: Provenance, key: str) -> KnownOperator:
+                bests, baselines = (found[where, origin][key] for origin in (None, Origin.BASELINE))
+                return _operator(row, bests, baselines, defaults[where].get(key))
+
+            return [operator(row, _provenance(row), row["task_key"]) for row in rows]
 
         return self.read(ask)
 
@@ -530,12 +533,16 @@ def _provenance(row: RowMapping) -> Provenance:
     return Provenance(row["dialect"], row["compiler"], row["device"], row["settings"])
 
 
-def _operator(row: RowMapping, bests: Sequence[Entry], baselines: Sequence[Entry]) -> KnownOperator:
+def _operator(
+    row: RowMapping, bests: Sequence[Entry], baselines: Sequence[Entry], default_s: float | None
+) -> KnownOperator:
+    """Return what is known of an operator, whose latencies are told as the ladder tells them of a network's task."""
     best, baseline = next(iter(bests), None), next(iter(baselines), None)
     return KnownOperator(
         row["name"], row["kind"], row["operator"], row["task_key"], row["workload_key"],
         str(decode(Target, row["document"])), _provenance(row), row["records"], row["last_at"],
-        best.candidate_key if best else None, best.rank_s if best else None, baseline.rank_s if baseline else None,
+        best.candidate_key if best else None, best.latency_s if best else None,
+        default_s or (baseline.latency_s if baseline else None),
         best.origin if best else "", best.mode if best else "",
     )  # fmt: skip
 
