@@ -36,27 +36,30 @@ def _torch(
     def write(path: Path) -> None:
         import torch
 
-        how: dict[str, Any] = {"opset_version": 17, "input_names": list(inputs), "dynamic_axes": dict(dynamic)}
+        how: dict[str, Any] = {"opset_version": 17, "dynamic_axes": dict(dynamic)}
         if new:
-            shapes = {name: dict.fromkeys(dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in inputs}
-            how = {"dynamic_shapes": shapes, "verbose": False, "external_data": False}
-        torch.onnx.export(module.eval(), (), str(path), kwargs=dict(inputs), dynamo=new, **how)
+            shapes = [dict.fromkeys(dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in inputs]
+            how = {"dynamic_shapes": (tuple(shapes),), "verbose": False, "external_data": False}
+        named = _named(module, list(inputs))
+        torch.onnx.export(named, tuple(inputs.values()), str(path), input_names=list(inputs), dynamo=new, **how)
 
     return write
 
 
-def _first_output(model: Any) -> Any:
+def _named(model: Any, names: list[str]) -> Any:
+    """Return a module that takes a model's inputs in this order, and gives its first output."""
     import torch
 
-    class First(torch.nn.Module):  # type: ignore[misc]
+    class Named(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.model = model.eval()
+            self.model = model
 
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.model(*args, **kwargs)[0]
+        def forward(self, *values: Any) -> Any:
+            outputs = self.model(**dict(zip(names, values, strict=True)))
+            return outputs[0] if isinstance(outputs, tuple) and len(outputs) > 1 and names != ["x"] else outputs
 
-    return First()
+    return Named().eval()
 
 
 def _torch_files() -> dict[str, Callable[[Path], None]]:
@@ -84,14 +87,14 @@ def _torch_files() -> dict[str, Callable[[Path], None]]:
         "distilbert": (made("DistilBert", vocab_size=500, dim=64, n_layers=2, n_heads=4, hidden_dim=128), two,
                        dict.fromkeys(two, rows)),
         "vit": (made("ViT", **_VISION), image, {"pixel_values": {0: "batch"}}),
-        "gpt2": (_first_output(made("GPT2", vocab_size=500, n_embd=64, n_layer=2, n_head=4, use_cache=False)),
+        "gpt2": (made("GPT2", vocab_size=500, n_embd=64, n_layer=2, n_head=4, use_cache=False),
                  {"input_ids": words}, {"input_ids": rows}),
     }  # fmt: skip
     files = {}
     for name, (module, inputs, dynamic) in plans.items():
         for new in (True, False):
             files[f"{name}_{'dynamo' if new else 'legacy'}"] = _torch(module, inputs, dynamic, new=new)
-    lstm = _first_output(nn.LSTM(16, 32, batch_first=True))
+    lstm = nn.LSTM(16, 32, batch_first=True)
     steps = {"input": torch.randn(1, 12, 16)}
     files["lstm_legacy"] = _torch(lstm, steps, {"input": {0: "batch", 1: "steps"}}, new=False)
     noise = _torch(_noisy(), {"x": torch.randn(1, 8)}, {}, new=False)
@@ -123,7 +126,7 @@ def _learnt_files() -> dict[str, Callable[[Path], None]]:
     kinds = (rows[:, 0] > rows[:, 1]).astype(np.int64)
     scaled = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression()).fit(rows, kinds)
     forest = ensemble.RandomForestClassifier(10, max_depth=5).fit(rows, kinds)
-    gradient = ensemble.HistGradientBoostingRegressor(max_iter=10).fit(rows, rows[:, 2])
+    gradient = ensemble.GradientBoostingRegressor(n_estimators=10).fit(rows, rows[:, 2])
     boosted = lightgbm.LGBMRegressor(n_estimators=10, verbose=-1).fit(rows, rows[:, 2])
     texts = pipeline.make_pipeline(feature_extraction.text.TfidfVectorizer(), linear_model.LogisticRegression())
     texts.fit(["good day", "bad day", "good", "bad"], [1, 0, 1, 0])
@@ -136,7 +139,7 @@ def _learnt_files() -> dict[str, Callable[[Path], None]]:
         "sk_scaled": onnx_of(scaled),
         "sk_scaled_zipmap": onnx_of(scaled, maps=True),
         "sk_forest": onnx_of(forest),
-        "sk_histogram": onnx_of(gradient),
+        "sk_gradient": onnx_of(gradient),
         "sk_text": lambda path: (path.write_bytes(
             to_onnx(texts, initial_types=[("text", StringTensorType([None, 1]))]).SerializeToString()), None)[1],
         "lightgbm": lambda path: (path.write_bytes(
