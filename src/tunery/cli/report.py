@@ -63,6 +63,7 @@ def spend(
     force: options.Force = False,
     store: options.StoreUrl = "",
     server: Server = "",
+    verbose: bool = False,
 ) -> Result:
     """Show where a job's time, energy and money went, or all jobs', and what went into candidates that did not help.
 
@@ -95,6 +96,8 @@ def spend(
         draw({VIEWS[title]: rows for title, rows in views.items()}, found["did_not_help"], file, inputs=inputs,
              force=force)  # fmt: skip
     nothing = ["nothing was spent yet"]
+    if not verbose:
+        views = {**views, "hosts": []}
     return Result(found, _lines(views, [found["total"]], found["did_not_help"]) if found["total"] else nothing)
 
 
