@@ -30,7 +30,8 @@ def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
         "agent", "bench", "bundle", "combine", "compile", "doctor", "extract", "inspect", "login", "query", "report",
         "serve", "spend", "tune", "version",
-        "accounts create", "accounts end-token", "accounts list", "accounts token", "accounts tokens",
+        "accounts create", "accounts delete", "accounts disable", "accounts enable", "accounts end-token",
+        "accounts limit", "accounts list", "accounts log", "accounts token", "accounts tokens",
         "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
         "devices list", "dialects check", "dialects install", "dialects list", "dialects remove", "hosts add",
         "hosts check", "hosts list", "hosts remove", "jobs cancel", "jobs list", "jobs log", "jobs pause",
