@@ -101,12 +101,32 @@ def test_a_file_that_is_no_model_is_told_so(visit: Visit, ann: str) -> None:
     assert page.locator("img").count() == 0
 
 
+def test_the_report_of_a_job_is_the_same_page_and_asks_nobody(
+    site: Served, ann: str, browser: Any, tmp_path: Path
+) -> None:
+    with site.client(ann) as client:
+        jobs = client.get("/v1/jobs").json()["jobs"]
+        [hostile] = [job["id"] for job in jobs if HOSTILE in job["model"]]
+        (tmp_path / "report.html").write_text(client.get(f"/v1/jobs/{hostile}/report").text)
+    page, asked, errors = browser.new_page(), list[str](), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.get_by_role("heading", name="Stages").wait_for()
+    row(page, "matmul_0").wait_for()
+    assert page.locator("img").count() == 0
+    assert page.title() != "owned"
+    assert errors == []
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    page.close()
+
+
 def test_a_running_job_is_seen_to_go_on_and_is_cancelled(visit: Visit, site: Served, ann: str) -> None:
     with site.client(ann) as client:
         job = client.post("/v1/jobs", json=ENDLESS).json()["id"]
     page = visit(ann, f"jobs/{job}")
     page.get_by_role("progressbar").wait_for()
-    page.get_by_role("img", name="latency falls").wait_for()
+    page.get_by_role("img", name="latencies falls").wait_for()
     page.get_by_role("img", name="stages").wait_for()
     trials = page.locator("dt", has_text="Trials").locator("+ dd")
     before = trials.inner_text()
