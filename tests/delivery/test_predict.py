@@ -294,7 +294,7 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
 ) -> None:
     done = []
 
-    async def outputs(*_: object) -> Expected:
+    async def outputs(*_: object, **__: object) -> Expected:
         done.append("outputs")
         return Expected()
 
