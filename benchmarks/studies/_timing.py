@@ -10,10 +10,10 @@ from tunery.dialects import open_built
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
 from tunery.measuring.racing import Rule
 from tunery.measuring.service import Measurer
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.runtime.services import MeasurerHost
 
-FIXED = Settings(rule=Rule(precision=0.0, max_s=10.0, min_samples=10))
+FIXED = MeasuringSettings(rule=Rule(precision=0.0, max_s=10.0, min_samples=10))
 """Ten samples for every candidate, whatever they show."""
 _NUMBER, _MIN_REPEAT_S = 3, 0.1
 _GROWTH = 1.618

@@ -19,7 +19,7 @@ from tunery.blobs.directory import DirectoryBlobs
 from tunery.delivery.comparing import contestants
 from tunery.delivery.comparing.bench import used_shares
 from tunery.delivery.comparing.compare import ExpectedSet, Output
-from tunery.delivery.comparing.contestants import Contestant, Reference
+from tunery.delivery.comparing.contestants import Contestant, OriginalModel
 from tunery.delivery.ladder import KnownTask
 from tunery.dialects import Array, get_dialect
 from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, TensorSpec, Workload
@@ -135,7 +135,7 @@ def test_outputs_before_a_quantisation_are_compared_as_strictly_as_others(tmp_pa
             [numpy_helper.from_array(value, name) for name, value in constants.items()],
         )  # fmt: skip
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "n")
-        return Reference(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs).expected(1)[0][2]
+        return OriginalModel(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs).expected(1)[0][2]
 
     assert rounding(floats, ["before"]) == []
     before, behind = rounding([*floats, *steps], ["before", "behind"])
@@ -255,7 +255,7 @@ class Workers:
 
     def start(self, spec: WorkerSpec) -> str:
         name = spec.settings.get("blob") or Path(spec.settings["path"]).name
-        if spec.service.endswith("Reference"):
+        if spec.service.endswith("OriginalModel"):
             return f"{name} as read"
         return f"{name} of torch" if "tvm" in spec.environment.forbidden else name
 
@@ -387,7 +387,7 @@ def test_what_random_numbers_reach_is_random_though_two_runs_may_agree(tmp_path:
     graph = helper.make_graph(nodes, "g", [x], [noisy, kept])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "n")
     inputs = [TensorSpec("x", (4,), "float32")]
-    contestant = Reference(blobs.put(tmp_path / "n"), 1, inputs, {}, seed=17, blobs=blobs)
+    contestant = OriginalModel(blobs.put(tmp_path / "n"), 1, inputs, {}, seed=17, blobs=blobs)
     assert [bool(data) for _, _, data in contestant.expected(1)[0][1]] == [False, True]
 
 
@@ -405,7 +405,7 @@ def test_products_of_4_bit_weights_round_their_data_where_they_quantise_it(tmp_p
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "g", [given], [made], constants)
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "n")
-    [rounding] = Reference(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs).expected(1)[0][2]
+    [rounding] = OriginalModel(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs).expected(1)[0][2]
     assert rounding > 1e-4 if level else rounding < 1e-5
 
 

@@ -21,7 +21,7 @@ from tunery.dialects import get_dialect
 from tunery.domain import Budget, Measurement, Origin, Outcome, Provenance, Record, Verification
 from tunery.domain.request import CompileOptions, Request
 from tunery.engines import LocalEngine
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.runtime.record_checks import RecordChecks
 from tunery.service.session import Session
 from tunery.store import Store, open_store
@@ -83,7 +83,7 @@ def honest(folder: Path, model: str) -> list[Line]:
     with Session(str(folder / "source.db")) as session:
         session.tune(Request(model, threads=1, budget=Budget(trials=2)))
     with open_store(str(folder / "source.db")) as source, open_store(str(folder / "claims.db")) as claims:
-        provenance = Provenance("metaschedule", dialect.compiler, "elsewhere", Settings().key)
+        provenance = Provenance("metaschedule", dialect.compiler, "elsewhere", MeasuringSettings().key)
         verified = Measurement(Outcome.OK, (CLAIMED_S,) * 3, verification=Verification("reference", 3, 0.0, True))
         for task in source.tasks():
             for candidate in dialect.open(task, (), None, 7).propose(8):
@@ -191,7 +191,7 @@ def check_files(place: Place, url: str, seeds: Iterable[int], *, tuned: bool = T
         expect_nothing_believed(place, url)
 
 
-HERE = Provenance("metaschedule", "", "elsewhere", Settings().key)
+HERE = Provenance("metaschedule", "", "elsewhere", MeasuringSettings().key)
 
 
 def test_an_honest_file_is_taken_in(place: Place) -> None:

@@ -13,7 +13,7 @@ from tunery.dialects import Array, Built, Codegen, Dialect, Kernel
 from tunery.domain import Artifact, Candidate, Origin, Target, Task, TensorSpec, Workload
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.service import Measurer
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.testing.fake_blobs import FakeBlobs
 from tunery.testing.fake_device import FakeDevice
 from tunery.testing.fake_measuring import FakeKernel
@@ -77,7 +77,7 @@ def candidate(key: str, origin: Origin = Origin.SEARCH) -> Candidate:
 class Bench:
     """A measurer on a scripted device."""
 
-    def __init__(self, blobs: Blobs | None = None, settings: Settings | None = None, **device: Any) -> None:
+    def __init__(self, blobs: Blobs | None = None, settings: MeasuringSettings | None = None, **device: Any) -> None:
         self.device = FakeDevice(**device)
         self.dialect = ScriptedDialect()
         self.blobs = blobs or FakeBlobs()

@@ -8,7 +8,7 @@ from tunery.dialects import get_dialect, store_built
 from tunery.domain import Artifact, Candidate, Measurement, Origin, Outcome, Provenance, Record, Task
 from tunery.measuring.selection import finalists, winner
 from tunery.measuring.service import Measurer
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.testing.fake_blobs import FakeBlobs
 from tunery.testing.fake_device import FakeDevice
 from tunery.testing.fake_dialect import FakeDialect, fake_network
@@ -39,7 +39,7 @@ def test_a_task_is_raced_and_decided_and_no_planted_fault_wins(op: str, tmp_path
     bench = Bench(dialect, tmp_path)
     reference = bench.built(task, dialect.reference(task))
     candidates = [dialect.candidate(task, index) for index in range(60)]
-    provenance = Provenance("fake", dialect.compiler, "device", Settings().key)
+    provenance = Provenance("fake", dialect.compiler, "device", MeasuringSettings().key)
     records, best = [], None
     for index, candidate in enumerate(candidates):
         # What a busy machine makes slow is given up before it is checked: without an incumbent nothing is.

@@ -7,7 +7,7 @@ from tunery._errors import UsageError
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Verification, paced
 from tunery.measuring.hygiene import Repeats, drift, identical, pace
 from tunery.measuring.selection import winner
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 
 
 def test_the_very_times_of_another_candidate_are_noticed() -> None:
@@ -41,10 +41,10 @@ def test_drift_is_what_the_last_third_took_more_than_the_first() -> None:
 
 
 def test_the_cache_mode_is_part_of_what_names_a_timing() -> None:
-    assert len({Settings(cache=mode).key for mode in ("network", "warm", "cold")}) == 3
-    assert Settings(cache="network") == Settings()
+    assert len({MeasuringSettings(cache=mode).key for mode in ("network", "warm", "cold")}) == 3
+    assert MeasuringSettings(cache="network") == MeasuringSettings()
     with pytest.raises(UsageError, match="warm or cold"):
-        Settings(cache="lukewarm")
+        MeasuringSettings(cache="lukewarm")
 
 
 def test_the_pace_is_what_all_that_take_turns_share() -> None:

@@ -10,7 +10,7 @@ from tunery._errors import BlobNotFoundError
 from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
 from tunery.measuring.racing import Rule
 from tunery.measuring.selection import winner
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.testing.fake_blobs import FakeBlobs
 from tunery.testing.fake_measuring import bimodal, gaussian
 
@@ -249,7 +249,7 @@ def test_finals_on_a_constantly_loaded_machine_end_and_say_so(bench: BenchMaker)
 def test_a_slow_baseline_takes_few_samples(bench: BenchMaker) -> None:
     fast, slow = bench().finals(rounds=20, fast={}, slow={"latency_s": 3e-3})
     assert len(fast.samples_s) == 20
-    assert len(slow.samples_s) == Settings().final_least
+    assert len(slow.samples_s) == MeasuringSettings().final_least
 
 
 def test_naive_loops_run_once_in_a_race_and_once_in_the_finals(bench: BenchMaker) -> None:
@@ -288,7 +288,7 @@ def test_threads_that_stray_while_timing_contaminate(bench: BenchMaker) -> None:
 
 
 def test_the_settings_key_names_every_setting() -> None:
-    base = Settings()
+    base = MeasuringSettings()
     changed = [
         replace(base, retries=6),
         replace(base, least_sample_s=1e-3),
@@ -296,7 +296,7 @@ def test_the_settings_key_names_every_setting() -> None:
         replace(base, seed=1),
     ]
     assert len({settings.key for settings in (base, *changed)}) == 5
-    assert Settings().key == base.key
+    assert MeasuringSettings().key == base.key
 
 
 def test_a_clock_that_shows_everybody_the_same_times_is_refused(bench: BenchMaker) -> None:
@@ -346,7 +346,7 @@ def test_the_finals_say_how_far_the_machine_drifted(bench: BenchMaker) -> None:
 
 
 def test_with_cold_caches_kernels_are_timed_after_a_flush(bench: BenchMaker) -> None:
-    machine = bench(settings=Settings(cache="cold"))
+    machine = bench(settings=MeasuringSettings(cache="cold"))
     result = machine.race(noise=gaussian(0.01))
     assert result.context["cache"] == "cold"
     assert result.context["calls"] == 1
@@ -355,7 +355,7 @@ def test_with_cold_caches_kernels_are_timed_after_a_flush(bench: BenchMaker) -> 
 
 def test_finals_find_weights_elsewhere_and_races_do_not(bench: Callable[..., Any]) -> None:
     for cache, rotates in (("network", True), ("warm", False), ("cold", False)):
-        machine = bench(settings=Settings(cache=cache))
+        machine = bench(settings=MeasuringSettings(cache=cache))
         assert machine.race().context["cache"] == cache
         assert machine.dialect.kernels["c"].buffers is None
         machine.finals(a={})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tunery.domain import median_interval
 from tunery.measuring.noise import Noise
-from tunery.measuring.racing import Cold, Rule, Verdict, decide, margin
+from tunery.measuring.racing import Cold, RaceVerdict, Rule, decide, margin
 from tunery.testing.fake_measuring import NoiseScript, bimodal, bursts, drifting, gaussian, heavy_tailed
 
 RACES = 10_000
@@ -59,12 +59,12 @@ def learned(noise: NoiseScript, prior: Rule, cold: Shares = STEADY) -> Rule:
     return teacher.rule(prior, "task")
 
 
-def race(runs: Sequence[float], rule: Rule) -> tuple[Verdict, int]:
+def race(runs: Sequence[float], rule: Rule) -> tuple[RaceVerdict, int]:
     """Return how a race ends and how often the kernel ran, the warm-up included."""
     warm_up, *samples = runs
     verdict = decide([], INCUMBENT_S, rule, warm_up_s=warm_up)
     taken = 0
-    while verdict is Verdict.CONTINUE:
+    while verdict is RaceVerdict.CONTINUE:
         taken += 1
         verdict = decide(samples[:taken], INCUMBENT_S, rule, warm_up_s=warm_up)
     return verdict, 1 + taken
@@ -72,13 +72,13 @@ def race(runs: Sequence[float], rule: Rule) -> tuple[Verdict, int]:
 
 def simulate(
     noise: NoiseScript, slower: float, rule: Rule, races: int, cold: Shares = STEADY
-) -> list[tuple[Verdict, int]]:
+) -> list[tuple[RaceVerdict, int]]:
     """Race a candidate whose median is `slower` times the incumbent's, over one long stretch of the machine's noise."""
     return [race(runs, rule) for runs in runs_of(noise, cold, races, 3, slower).tolist()]
 
 
-def abandoned(results: list[tuple[Verdict, int]]) -> float:
-    return sum(verdict is Verdict.ABANDON for verdict, _ in results) / len(results)
+def abandoned(results: list[tuple[RaceVerdict, int]]) -> float:
+    return sum(verdict is RaceVerdict.ABANDON for verdict, _ in results) / len(results)
 
 
 @pytest.mark.jobs
@@ -109,19 +109,19 @@ def test_losers_cost_few_runs_on_a_quiet_machine(slower: float, cold: str, most:
 
 
 def test_a_cold_run_is_no_evidence_before_it_is_known() -> None:
-    assert decide([], INCUMBENT_S, Rule(), warm_up_s=4e-3) is Verdict.CONTINUE
-    assert decide([1.4e-3], INCUMBENT_S, Rule()) is Verdict.CONTINUE
-    assert decide([1.9e-3], INCUMBENT_S, Rule()) is Verdict.ABANDON
+    assert decide([], INCUMBENT_S, Rule(), warm_up_s=4e-3) is RaceVerdict.CONTINUE
+    assert decide([1.4e-3], INCUMBENT_S, Rule()) is RaceVerdict.CONTINUE
+    assert decide([1.9e-3], INCUMBENT_S, Rule()) is RaceVerdict.ABANDON
     known = Rule(warm_up=Cold(0.05, 0.03), first=Cold(0.01, 0.03))
-    assert decide([], INCUMBENT_S, known, warm_up_s=1.5e-3) is Verdict.ABANDON
-    assert decide([1.5e-3], INCUMBENT_S, known) is Verdict.ABANDON
+    assert decide([], INCUMBENT_S, known, warm_up_s=1.5e-3) is RaceVerdict.ABANDON
+    assert decide([1.5e-3], INCUMBENT_S, known) is RaceVerdict.ABANDON
 
 
 def test_a_vague_cold_run_does_not_hide_what_the_samples_say() -> None:
     vague = Cold(0.5, 1.0)
     rule = Rule(first=vague, warm_up=vague)
     samples = [1.5e-3] + [1.3e-3] * 5
-    assert decide(samples, INCUMBENT_S, rule, warm_up_s=1.5e-3) is Verdict.ABANDON
+    assert decide(samples, INCUMBENT_S, rule, warm_up_s=1.5e-3) is RaceVerdict.ABANDON
 
 
 def recorded(name: str) -> NoiseScript:
@@ -156,34 +156,34 @@ def test_without_learning_bursts_would_break_the_bound() -> None:
 
 
 def test_a_faster_or_unrivalled_candidate_is_never_abandoned() -> None:
-    assert decide([0.9e-3] * 3, INCUMBENT_S, Rule()) is Verdict.CONTINUE
-    assert decide([5.0], None, Rule(max_s=100)) is Verdict.CONTINUE
+    assert decide([0.9e-3] * 3, INCUMBENT_S, Rule()) is RaceVerdict.CONTINUE
+    assert decide([5.0], None, Rule(max_s=100)) is RaceVerdict.CONTINUE
 
 
 def test_drift_is_allowed_for() -> None:
     samples = [1.008e-3] * 9
     quiet = Rule(noise=1e-6, first=Cold(0.0, 1e-6))
-    assert decide(samples[:5], INCUMBENT_S, quiet) is Verdict.CONTINUE
-    assert decide(samples[:5], INCUMBENT_S, replace(quiet, drift=0.0)) is Verdict.ABANDON
+    assert decide(samples[:5], INCUMBENT_S, quiet) is RaceVerdict.CONTINUE
+    assert decide(samples[:5], INCUMBENT_S, replace(quiet, drift=0.0)) is RaceVerdict.ABANDON
 
 
 def test_sampling_ends_when_the_interval_is_tight_or_a_cap_is_met() -> None:
     rule = Rule(max_s=1.0)
     tight = [1e-3, 1.001e-3] * 3
-    assert decide(tight[:5], None, rule) is Verdict.CONTINUE  # no 95 % interval from five samples
-    assert decide(tight, None, rule) is Verdict.ENOUGH
+    assert decide(tight[:5], None, rule) is RaceVerdict.CONTINUE  # no 95 % interval from five samples
+    assert decide(tight, None, rule) is RaceVerdict.ENOUGH
     wide = [1e-3, 1.5e-3] * 5
-    assert decide(wide[:9], None, rule) is Verdict.CONTINUE
-    assert decide(wide, None, rule) is Verdict.ENOUGH
+    assert decide(wide[:9], None, rule) is RaceVerdict.CONTINUE
+    assert decide(wide, None, rule) is RaceVerdict.ENOUGH
     slow = [0.02, 0.03, 0.04]
-    assert decide(slow[:2], None, Rule()) is Verdict.CONTINUE
-    assert decide(slow, None, Rule()) is Verdict.ENOUGH
-    assert decide([0.3], None, Rule()) is Verdict.ENOUGH
-    assert decide([1e-5], None, Rule(), spent_s=0.3) is Verdict.ENOUGH
+    assert decide(slow[:2], None, Rule()) is RaceVerdict.CONTINUE
+    assert decide(slow, None, Rule()) is RaceVerdict.ENOUGH
+    assert decide([0.3], None, Rule()) is RaceVerdict.ENOUGH
+    assert decide([1e-5], None, Rule(), spent_s=0.3) is RaceVerdict.ENOUGH
 
 
 def test_no_sample_decides_nothing() -> None:
-    assert decide([], 1e-3, Rule()) is Verdict.CONTINUE
+    assert decide([], 1e-3, Rule()) is RaceVerdict.CONTINUE
 
 
 @given(st.integers(1, 12), st.floats(0.001, 0.2), st.floats(0.001, 0.5))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tunery.dialects import Array
-from tunery.measuring.racing import Rule, Verdict
+from tunery.measuring.racing import RaceVerdict, Rule
 from tunery.measuring.sampling import BadTimeError, Race, Sampler, clock_overhead, run_race
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.testing.fake_device import FakeDevice
 from tunery.testing.fake_measuring import FakeKernel, NoiseScript, gaussian
 
@@ -27,19 +27,19 @@ def sampler(
     flush: Callable[[], None] | None = None,
 ) -> Sampler:
     kernel = FakeKernel(machine, latency_s, nothing, times=times, noise=noise)
-    return Sampler(kernel, machine.watch(), Settings(), overhead_s, machine.clock, flush)
+    return Sampler(kernel, machine.watch(), MeasuringSettings(), overhead_s, machine.clock, flush)
 
 
 def test_short_kernels_are_looped_until_the_clock_can_tell() -> None:
     fast = sampler(FakeDevice(), 1e-6)
     sample = fast.calibrate()
     assert fast.calls >= 100
-    assert sample.spent_s >= Settings().least_sample_s
+    assert sample.spent_s >= MeasuringSettings().least_sample_s
     assert sample.seconds == pytest.approx(1e-6)
     machine = FakeDevice()
     far = FakeKernel(machine, 1e-6, nothing)
     far.least_sample_s = 0.01
-    looped = Sampler(far, machine.watch(), Settings(), 0.0, machine.clock, None)
+    looped = Sampler(far, machine.watch(), MeasuringSettings(), 0.0, machine.clock, None)
     assert looped.calibrate().spent_s >= far.least_sample_s
     slow = sampler(FakeDevice(), 1e-3)
     slow.calibrate()
@@ -86,13 +86,13 @@ def test_samples_under_interference_are_put_aside_and_repeated() -> None:
 
 def test_interference_does_not_abandon_a_winner() -> None:
     result = race(FakeDevice(interference=[(0.0, 3e-3, 4.0)]), incumbent_s=1.1e-3)
-    assert result.verdict is Verdict.ENOUGH
+    assert result.verdict is RaceVerdict.ENOUGH
     assert np.median(result.samples) < 1.1e-3
 
 
 def test_a_loser_is_not_repeated_for_being_contaminated() -> None:
     result = race(FakeDevice(interference=[(0.0, 1e9, 3.0)]), incumbent_s=0.5e-3)
-    assert result.verdict is Verdict.ABANDON
+    assert result.verdict is RaceVerdict.ABANDON
     assert len(result.samples) == 1
     assert result.forced
 
@@ -100,14 +100,14 @@ def test_a_loser_is_not_repeated_for_being_contaminated() -> None:
 def test_a_machine_that_is_always_loaded_still_finishes_and_says_so() -> None:
     result = race(FakeDevice(interference=[(0.0, 1e9, 1.2)]))
     assert result.forced
-    assert result.verdict is Verdict.ENOUGH
+    assert result.verdict is RaceVerdict.ENOUGH
     assert len(result.samples) == Rule().max_samples
 
 
 def test_when_load_sets_in_the_clean_samples_are_enough() -> None:
     result = race(FakeDevice(interference=[(4.5e-3, 1e9, 2.0)]), retries=3)
     assert not result.forced
-    assert result.verdict is Verdict.ENOUGH
+    assert result.verdict is RaceVerdict.ENOUGH
     assert len(result.contaminated) == 4
     assert max(result.samples) < 1.5e-3
 
@@ -133,7 +133,7 @@ def test_with_cold_caches_every_call_is_flushed_and_timed_by_itself() -> None:
 def test_a_winner_is_not_given_up_for_what_the_heat_took() -> None:
     machine = FakeDevice(throttled=[(start * 1e-3, start * 1e-3 + 2e-3, 4.0) for start in range(0, 40, 5)])
     result = race(machine, incumbent_s=1.1e-3)
-    assert result.verdict is Verdict.ENOUGH
+    assert result.verdict is RaceVerdict.ENOUGH
     assert result.contaminated
     assert np.median(result.samples) < 1.1e-3
 

@@ -9,7 +9,7 @@ import pytest
 
 from tunery.accounting.prices import load_prices
 from tunery.domain import Provenance, Task
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.spec import RuntimeSpec
@@ -40,7 +40,7 @@ def context_of(runtime: Runtime, store: Store, job_id: str = "", seed: int = 0, 
     if not job_id:
         job_id = store.create_job({}).job_id
         runtime.submit(job_id)
-    provenance = Provenance("fake", "fake 1.0", "device", Settings().key)
+    provenance = Provenance("fake", "fake 1.0", "device", MeasuringSettings().key)
     calls = AsyncStore(store)
     account = Account(calls, job_id, runtime, load_prices(""), runtime.power)
     learning = more.pop("learning", None) or Learning(runtime, job_id, None)

@@ -14,7 +14,7 @@ from tunery.cli.console.commands import Result, command
 from tunery.cli.console.remote import Server
 
 if TYPE_CHECKING:
-    from tunery.delivery.files.inspection import CompiledFile, Inspection, Origin
+    from tunery.delivery.files.inspection import CompiledFile, FileOrigin, Inspection
 
 
 @command("bundle", "bundle resnet18.tunery -o resnet18-bundle")
@@ -195,7 +195,7 @@ def _use(one: "CompiledFile", chosen: "CompiledFile") -> str:
     return "  used here" if one is chosen else "  not used: another is better here"
 
 
-def _origin(origin: "Origin", *, whole: bool) -> Iterator[tuple[str, str]]:
+def _origin(origin: "FileOrigin", *, whole: bool) -> Iterator[tuple[str, str]]:
     yield "written by", f"tunery {origin.tunery}"
     yield "compiler", origin.compiler
     yield "device", f"{origin.device.name}, {origin.device.cores} cores  {origin.device.fingerprint}"

@@ -11,7 +11,7 @@ from tunery.domain import Measurement, Mode, Outcome, Verification, median_inter
 from tunery.domain.ties import CLOSE
 from tunery.measuring.hygiene import pace
 from tunery.measuring.sampling import Sample, Sampler
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 
 LOOK = 8
 """After every so many rounds those leave that the best has clearly beaten."""
@@ -72,7 +72,7 @@ class Finalist:
             self.cool_constants()  # it was bound anew
         return not self.wrong
 
-    def wants_more(self, rounds: int, settings: Settings, fastest_s: float = 0.0) -> bool:
+    def wants_more(self, rounds: int, settings: MeasuringSettings, fastest_s: float = 0.0) -> bool:
         """Whether it takes part in the next round: slow and hopeless ones stop early."""
         taken = len(self.samples) + len(self.disturbed)
         if self.sampler is None or self.wrong or self.beaten or self.behind or taken >= rounds:
@@ -81,7 +81,7 @@ class Finalist:
             return False
         return self.spent_s < settings.final_s or taken < settings.final_least
 
-    def close(self, settings: Settings) -> None:
+    def close(self, settings: MeasuringSettings) -> None:
         """Count disturbed samples where too few others are left, and say so."""
         self.forced = bool(self.disturbed) and len(self.samples) < settings.final_least
         if self.forced:
@@ -109,7 +109,7 @@ class Finalist:
 
 
 def run_finals(
-    finalists: Sequence[Finalist], rounds: int, settings: Settings, watch: Watch[Any], look: int = LOOK
+    finalists: Sequence[Finalist], rounds: int, settings: MeasuringSettings, watch: Watch[Any], look: int = LOOK
 ) -> int:
     """Time the finalists in rounds, in a new (seeded) order each, and return how many rounds were repeated.
 
@@ -152,11 +152,11 @@ def run_finals(
     return repeats
 
 
-def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> None:
+def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: MeasuringSettings) -> None:
     """Take each one's first samples; what the clocks need to become steady they need once, not for each."""
     left_s = settings.settle_s
 
-    def act(sampler: Sampler, settings: Settings) -> Sample:
+    def act(sampler: Sampler, settings: MeasuringSettings) -> Sample:
         nonlocal left_s
         sample, spent_s = settle(sampler, settings, left_s)
         left_s -= spent_s
@@ -171,7 +171,7 @@ def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: Settings) 
             finalist.cool_constants()
 
 
-def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> None:
+def _leave_out_far_slower(finalists: Sequence[Finalist], settings: MeasuringSettings) -> None:
     """Let those go that no noise can bring near the fastest."""
     staying = [(f, f.settled) for f in finalists if f.sampler is not None and f.settled is not None and not f.wrong]
     fastest_s = min((settled.seconds for _, settled in staying), default=0.0)
@@ -201,12 +201,12 @@ def _leave_out_behind(running: Sequence[Finalist], least: int) -> None:
         running[i].behind = found is not None and found[0] > 1 + CLOSE
 
 
-def _running(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> list[Finalist]:
+def _running(finalists: Sequence[Finalist], rounds: int, settings: MeasuringSettings) -> list[Finalist]:
     fastest_s = min((min(f.samples.values()) for f in finalists if f.samples and not f.wrong), default=0.0)
     return [finalist for finalist in finalists if finalist.wants_more(rounds, settings, fastest_s)]
 
 
-def settle(sampler: Sampler, settings: Settings, within_s: float) -> tuple[Sample, float]:
+def settle(sampler: Sampler, settings: MeasuringSettings, within_s: float) -> tuple[Sample, float]:
     """Choose the loop count and run until the last three samples agree within 2 %, or for `within_s` seconds.
 
     Short ones run three times in any case. Returns the shortest sample, for others may be at work meanwhile, and
@@ -224,7 +224,7 @@ def settle(sampler: Sampler, settings: Settings, within_s: float) -> tuple[Sampl
     return fastest, spent_s
 
 
-def _sample(finalist: Finalist, settings: Settings) -> Sample | None:
+def _sample(finalist: Finalist, settings: MeasuringSettings) -> Sample | None:
     """Take a sample, again at once while it is disturbed and costs little; None if it failed."""
     for left in reversed(range(_TAKES)):
         sample = _guarded(finalist, _turn, settings)
@@ -234,14 +234,16 @@ def _sample(finalist: Finalist, settings: Settings) -> Sample | None:
     return None
 
 
-def _turn(sampler: Sampler, settings: Settings) -> Sample:
+def _turn(sampler: Sampler, settings: MeasuringSettings) -> Sample:
     """Take a sample; a short kernel runs once before, for the others have used the caches since its last turn."""
     if sampler.last_s < settings.untimed_below_s:
         sampler.warm_up()
     return sampler.sample()
 
 
-def _guarded(finalist: Finalist, act: Callable[[Sampler, Settings], Sample], settings: Settings) -> Sample | None:
+def _guarded(
+    finalist: Finalist, act: Callable[[Sampler, MeasuringSettings], Sample], settings: MeasuringSettings
+) -> Sample | None:
     if finalist.sampler is None:
         return None
     try:

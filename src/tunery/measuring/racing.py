@@ -31,7 +31,7 @@ _OPENING = 0.5
 _WIDE = 2.0
 
 
-class Verdict(StrEnum):
+class RaceVerdict(StrEnum):
     """What to do after the latest sample."""
 
     CONTINUE = "continue"
@@ -81,26 +81,26 @@ def decide(
     rule: Rule,
     spent_s: float | None = None,
     warm_up_s: float | None = None,
-) -> Verdict:
+) -> RaceVerdict:
     """Return what to do after these samples (seconds for one execution each) against the incumbent's median latency.
 
     `spent_s` is the time the samples took where each of them looped over several executions; `warm_up_s` what the run
     that came before them took.
 
     >>> decide([2.0e-3], 1.0e-3, Rule())
-    <Verdict.ABANDON: 'abandon'>
+    <RaceVerdict.ABANDON: 'abandon'>
     """
     if incumbent is not None and _hopeless(samples, incumbent, rule, warm_up_s):
-        return Verdict.ABANDON
+        return RaceVerdict.ABANDON
     if not samples:
-        return Verdict.CONTINUE
+        return RaceVerdict.CONTINUE
     n, spent = len(samples), sum(samples) if spent_s is None else spent_s
     if n >= rule.max_samples or spent >= 4 * rule.max_s or (spent >= rule.max_s and n >= rule.min_samples):
-        return Verdict.ENOUGH
+        return RaceVerdict.ENOUGH
     interval = median_interval(samples, rule.confidence)
     if interval is not None and interval[1] - interval[0] <= 2 * rule.precision * interval[0]:
-        return Verdict.ENOUGH
-    return Verdict.CONTINUE
+        return RaceVerdict.ENOUGH
+    return RaceVerdict.CONTINUE
 
 
 def margin(runs: int, share: float, rule: Rule, noise: float) -> float:

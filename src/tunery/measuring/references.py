@@ -12,13 +12,13 @@ from tunery.devices import Device
 from tunery.dialects import Array, Built, Codegen, Dialect
 from tunery.domain import Task, Verification, digest
 from tunery.measuring.inputs import VERSION, make_inputs, numpy_dtype
-from tunery.measuring.verification import Expected, compare, expect, finite_share, merge
+from tunery.measuring.verification import ExpectedOutput, compare, expect, finite_share, merge
 
 _KEPT_BYTES = 256 * 2**20
 _ENOUGH_FINITE = 0.9
 
 _Key = tuple[str, int]
-_Entry = tuple[list[Array], list[Expected]]
+_Entry = tuple[list[Array], list[ExpectedOutput]]
 
 
 class References:
@@ -34,7 +34,7 @@ class References:
         self._seed = seed
         self._kept: OrderedDict[_Key, _Entry] = OrderedDict()
 
-    def get(self, task: Task, reference: Built, number: int) -> tuple[list[Array], list[Expected]]:
+    def get(self, task: Task, reference: Built, number: int) -> tuple[list[Array], list[ExpectedOutput]]:
         key = self._key(task, reference), number
         if key not in self._kept:
             stored = self._read(task, key)

@@ -7,8 +7,8 @@ from typing import Any
 
 from tunery.devices import Load, Watch
 from tunery.dialects import Kernel
-from tunery.measuring.racing import Rule, Verdict, decide
-from tunery.measuring.settings import Settings
+from tunery.measuring.racing import RaceVerdict, Rule, decide
+from tunery.measuring.settings import MeasuringSettings
 
 Clock = Callable[[], float]
 
@@ -52,7 +52,7 @@ class Race:
     running: list[float] = field(default_factory=list)
     spent_s: float = 0.0
     forced: bool = False
-    verdict: Verdict = Verdict.CONTINUE
+    verdict: RaceVerdict = RaceVerdict.CONTINUE
     flags: set[str] = field(default_factory=set)
 
 
@@ -70,7 +70,7 @@ class Sampler:
         self,
         kernel: Kernel,
         watch: Watch[Any],
-        settings: Settings,
+        settings: MeasuringSettings,
         overhead_s: float,
         clock: Clock,
         flush: Callable[[], None] | None = None,
@@ -162,21 +162,21 @@ def run_race(
         else:
             race.contaminated.append(sample.seconds)
             race.running.append(sample.bare_s)
-            if decide(race.samples + race.running, incumbent_s, rule, 0.0, warm_up_s) is Verdict.ABANDON:
+            if decide(race.samples + race.running, incumbent_s, rule, 0.0, warm_up_s) is RaceVerdict.ABANDON:
                 _count_all(race)
-                race.verdict = Verdict.ABANDON
+                race.verdict = RaceVerdict.ABANDON
             elif len(race.contaminated) > retries:
                 _use_up(race, rule)
-        if race.verdict is Verdict.CONTINUE:
+        if race.verdict is RaceVerdict.CONTINUE:
             race.verdict = decide(race.samples, incumbent_s, rule, race.spent_s, warm_up_s)
-        if race.verdict is not Verdict.CONTINUE:
+        if race.verdict is not RaceVerdict.CONTINUE:
             return race
         sample = sampler.sample()
 
 
 def _use_up(race: Race, rule: Rule) -> None:
     if len(race.samples) >= rule.min_samples:
-        race.verdict = Verdict.ENOUGH
+        race.verdict = RaceVerdict.ENOUGH
         return
     _count_all(race)
 

@@ -27,10 +27,10 @@ from tunery.measuring.finals import LOOK, Finalist, run_finals
 from tunery.measuring.hygiene import Repeats, drift, identical, pace
 from tunery.measuring.inputs import make_inputs
 from tunery.measuring.noise import Noise
-from tunery.measuring.racing import Rule, Verdict, decide
+from tunery.measuring.racing import RaceVerdict, Rule, decide
 from tunery.measuring.references import References
 from tunery.measuring.sampling import BadTimeError, Race, Sample, Sampler, clock_overhead, run_race
-from tunery.measuring.settings import Settings
+from tunery.measuring.settings import MeasuringSettings
 from tunery.measuring.verification import compare, merge
 
 _LOOK_EVERY = 16
@@ -53,13 +53,15 @@ class Measurer:
     the artifacts, and keep reference outputs for other processes.
     """
 
-    def __init__(self, dialect: str | Dialect, device: Device, blobs: Blobs, settings: Settings | None = None) -> None:
+    def __init__(
+        self, dialect: str | Dialect, device: Device, blobs: Blobs, settings: MeasuringSettings | None = None
+    ) -> None:
         device.pin()  # before the compiler's runtime is loaded
         self._device = device
         self._described = device.describe()
         dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self._codegen = Codegen.of(dialect)
-        self._settings = settings or Settings()
+        self._settings = settings or MeasuringSettings()
         self._blobs = blobs
         seed = self._settings.seed
         if dialect.runs_users_code:  # no author may know the inputs that his kernel is verified on
@@ -191,7 +193,7 @@ class Measurer:
             verification = compare(expected, outputs, slack=kernel.slack)
             if not verification.passed:
                 return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
-            won = race.verdict is not Verdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
+            won = race.verdict is not RaceVerdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
             slow_first = incumbent_s is None and warm_up.seconds >= long_s
             if won and built.path != reference.path and not slow_first:
                 # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
@@ -200,7 +202,7 @@ class Measurer:
                     return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
         except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
             return replace(_failed(error), verification=verification)
-        if not race.forced and race.verdict is Verdict.ENOUGH:
+        if not race.forced and race.verdict is RaceVerdict.ENOUGH:
             noise.learn(race.samples)
         if not race.forced and not warm_up.load.contaminated and "warm-up-only" not in race.flags:
             noise.learn_cold(task.key, warm_up.seconds, race.samples, incumbent_s)
@@ -208,7 +210,7 @@ class Measurer:
         if not context["affinity_held"]:
             race.flags.add("affinity")
         context |= {**_race_context(race, rule, sampler.calls, warm_up.seconds), "load": self._load()}
-        outcome = Outcome.ABANDONED if race.verdict is Verdict.ABANDON else Outcome.OK
+        outcome = Outcome.ABANDONED if race.verdict is RaceVerdict.ABANDON else Outcome.OK
         verification = _IS_REFERENCE if built.path == reference.path else verification
         return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
 
@@ -223,16 +225,16 @@ class Measurer:
         if incumbent_s is None:
             if warm_up.seconds < long_s:
                 return None
-            return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ENOUGH, flags=flags)
+            return Race(samples=taken, spent_s=warm_up.seconds, verdict=RaceVerdict.ENOUGH, flags=flags)
         seconds = warm_up.bare_s
         far = seconds >= self._settings.far * incumbent_s and seconds - incumbent_s >= self._settings.far_s
         if not far:
-            if decide([], incumbent_s, rule, warm_up_s=seconds) is not Verdict.ABANDON:
+            if decide([], incumbent_s, rule, warm_up_s=seconds) is not RaceVerdict.ABANDON:
                 return None
             self._lost_early += 1
             if self._lost_early % _LOOK_EVERY == 0:
                 return None
-        return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ABANDON, flags=flags)
+        return Race(samples=taken, spent_s=warm_up.seconds, verdict=RaceVerdict.ABANDON, flags=flags)
 
     def _telling(self, measurement: Measurement) -> bool:
         """Whether its samples are so much longer than the clock's steps that no two kernels agree by chance."""

@@ -11,7 +11,7 @@ VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MeasuringSettings:
     """How candidates are measured; `key` names it in a record's provenance, so timings are compared like with like.
 
     A timed sample lasts at least `least_sample_s` and `overhead_factor` times the clock's overhead: shorter kernels are
@@ -50,10 +50,10 @@ class Settings:
         return f"v{VERSION}-{self.cache}-{digest(canonical_json(asdict(self)))}"
 
 
-FULL_LENGTH = Settings(rule=Rule(error=1e-300, precision=0.0), far=1e9)
+FULL_LENGTH = MeasuringSettings(rule=Rule(error=1e-300, precision=0.0), far=1e9)
 """Every candidate is sampled to the caps, however slow it is: what abandoning is compared with."""
 
 
-def settings_for(trimming: Trimming) -> Settings:
+def settings_for(trimming: Trimming) -> MeasuringSettings:
     """Return how candidates are measured under a request's trimming."""
-    return Settings() if trimming.abandon else FULL_LENGTH
+    return MeasuringSettings() if trimming.abandon else FULL_LENGTH

@@ -48,7 +48,7 @@ _SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finf
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedOutput:
     """One output of the reference with its tolerance, prepared once and compared with many candidates."""
 
     name: str
@@ -60,18 +60,18 @@ class Expected:
     """The largest RMS of the deviation in each block, of 16-bit floats."""
 
 
-def expect(workload: Workload, outputs: Sequence[Array]) -> list[Expected]:
+def expect(workload: Workload, outputs: Sequence[Array]) -> list[ExpectedOutput]:
     length = reduction_length(workload)
     prepared = []
     for spec, values in zip(workload.output_specs, outputs, strict=True):
         floating = is_float(values.dtype)
         limit, blocks = _limits(values, length) if floating else (None, None)
-        prepared.append(Expected(spec.name, values, limit, _constant(values), finite_share(values), blocks))
+        prepared.append(ExpectedOutput(spec.name, values, limit, _constant(values), finite_share(values), blocks))
     return prepared
 
 
 def compare(
-    expected: Sequence[Expected], outputs: Sequence[Array], inputs: int = 1, *, slack: float = 1.0
+    expected: Sequence[ExpectedOutput], outputs: Sequence[Array], inputs: int = 1, *, slack: float = 1.0
 ) -> Verification:
     """Judge a candidate's outputs; `inputs` says how many independent inputs this verdict stands for.
 
@@ -147,7 +147,7 @@ def _rms_of_blocks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     return np.asarray(np.sqrt(sums / np.diff(starts, append=values.size)))
 
 
-def _deviation(reference: Expected, values: Array, slack: float) -> tuple[float, str]:
+def _deviation(reference: ExpectedOutput, values: Array, slack: float) -> tuple[float, str]:
     """Return the largest deviation as a share of its tolerance and, if the output is wrong, why."""
     if values.shape != reference.values.shape:
         return MAX_ERROR, f"shape {values.shape} instead of {reference.values.shape}"

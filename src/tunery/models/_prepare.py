@@ -50,8 +50,8 @@ class _Source:
     model: onnx.ModelProto
     batch: int | None = None
     beside: Mapping[str, _onnx_file.FileStamp] = field(default_factory=dict)
-    large: Mapping[str, _onnx_file.Stretch] = field(default_factory=dict)
-    kept: Mapping[str, _onnx_file.Stretch] = field(default_factory=dict)
+    large: Mapping[str, _onnx_file.ByteRange] = field(default_factory=dict)
+    kept: Mapping[str, _onnx_file.ByteRange] = field(default_factory=dict)
     weights: str = ""
     complete: Callable[[onnx.ModelProto], None] | None = None
 

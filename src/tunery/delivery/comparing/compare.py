@@ -299,7 +299,7 @@ async def start_onnxruntime(runtime: Runtime, network: Network, most: int = _MOS
     if not network.blob:
         return Expected()
     more = {"given": given} if given else {}
-    reference = _start(runtime, "Reference", network.original or network.blob, network, **more)
+    reference = _start(runtime, "OriginalModel", network.original or network.blob, network, **more)
     worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network, **more)
     try:
         found = await _call(runtime, reference, "expected", most)

@@ -167,7 +167,7 @@ class OnnxRuntimeContestant(Contestant):
         return _by_node(events, model.graph, named)
 
 
-class Reference(OnnxRuntimeContestant):
+class OriginalModel(OnnxRuntimeContestant):
     """The model as it was read, in ONNX Runtime without its optimiser: what it computes is right.
 
     The optimiser is on where the model needs that to run.

@@ -33,7 +33,7 @@ class FileDevice:
 
 
 @dataclass(frozen=True)
-class Verification:
+class FileVerification:
     """What a file's outputs were compared with before it was delivered, and their largest deviation.
 
     `inputs` are the kinds of values that were tried, `left_out` those on which ONNX Runtime fails, `not_kept` those on
@@ -50,7 +50,7 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Origin:
+class FileOrigin:
     """Where a file comes from; `rungs` counts operators by how strong the evidence for their kernels is.
 
     `elsewhere` counts the nodes that ONNX Runtime runs, `verdict` says how it compares with that.
@@ -61,7 +61,7 @@ class Origin:
     device: FileDevice
     rungs: dict[_Text, _Count]
     elsewhere: _Count
-    verified: Verification | None
+    verified: FileVerification | None
     verdict: Verdict | None = None
 
 
@@ -85,7 +85,7 @@ class CompiledFile:
     outputs: _Tensors = Field(default_factory=list)
     segments: Annotated[list[_Count], Field(max_length=_MOST)] = Field(default_factory=list)
     coverage: dict[_Text, _Text | None] = Field(default_factory=dict)
-    origin: Origin | None = None
+    origin: FileOrigin | None = None
     accepts: Annotated[list[Annotated[list[list[int]], Field(max_length=_MOST)]], Field(max_length=_MOST)] | None = None
     any_shape: bool = False
     instructions: Annotated[list[_Text], Field(max_length=_MOST)] = Field(default_factory=list)

@@ -13,12 +13,12 @@ import onnx
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tunery._errors import ModelError
-from tunery.models.onnx._file import FileStamp, Stretch
+from tunery.models.onnx._file import ByteRange, FileStamp
 
 _ALIGNMENT, _CHUNK, _REMEMBERED = 4096, 1 << 20, 16
 
 
-def digest_of(places: Iterable[Stretch], stamps: Iterable[FileStamp]) -> str:
+def digest_of(places: Iterable[ByteRange], stamps: Iterable[FileStamp]) -> str:
     """Return the digest of the file that `copy_weights` writes of these values; `stamps` are of the files they are in.
 
     A process that asks again for files that have not changed gets it without reading them.
@@ -27,7 +27,7 @@ def digest_of(places: Iterable[Stretch], stamps: Iterable[FileStamp]) -> str:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _digest_of(places: tuple[Stretch, ...], _: tuple[FileStamp, ...]) -> str:
+def _digest_of(places: tuple[ByteRange, ...], _: tuple[FileStamp, ...]) -> str:
     hashed, size = hashlib.sha256(), 0
     for place, offset in _laid_out(places).items():
         hashed.update(bytes(offset - size))
@@ -37,7 +37,7 @@ def _digest_of(places: tuple[Stretch, ...], _: tuple[FileStamp, ...]) -> str:
     return hashed.hexdigest()
 
 
-def copy_weights(places: Iterable[Stretch], path: Path) -> None:
+def copy_weights(places: Iterable[ByteRange], path: Path) -> None:
     """Write these values to a new file, whose digest is that of `digest_of` if no file has changed since.
 
     A value that several weights share is there once, and holes stay holes.
@@ -50,7 +50,7 @@ def copy_weights(places: Iterable[Stretch], path: Path) -> None:
         file.truncate(max(offset + place.length for place, offset in offsets.items()))
 
 
-def name_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], location: str) -> None:
+def name_beside(model: onnx.ModelProto, large: Mapping[str, ByteRange], location: str) -> None:
     """Say in a model that its large weights are in the file of that name, where `copy_weights` puts them."""
     offsets = _laid_out(large.values())
     for tensor in (tensor for tensor in model.graph.initializer if tensor.name in large):
@@ -62,9 +62,9 @@ def name_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], location: 
             tensor.external_data.add(key=key, value=value)
 
 
-def _laid_out(places: Iterable[Stretch]) -> dict[Stretch, int]:
+def _laid_out(places: Iterable[ByteRange]) -> dict[ByteRange, int]:
     """Return where each value begins in the file that is written of them."""
-    offsets, size = dict[Stretch, int](), 0
+    offsets, size = dict[ByteRange, int](), 0
     for place in dict.fromkeys(places):
         offsets[place] = size + -size % _ALIGNMENT
         size = offsets[place] + place.length
@@ -77,7 +77,7 @@ def weights_of(model: onnx.ModelProto) -> str:
     return str(next(found, ""))
 
 
-def _without_holes(place: Stretch) -> Iterator[Stretch]:
+def _without_holes(place: ByteRange) -> Iterator[ByteRange]:
     """Yield the parts of a weight's value that are not holes in its file."""
     at, end = place.offset, place.offset + place.length
     with _told(place), place.path.open("rb") as file:
@@ -86,14 +86,14 @@ def _without_holes(place: Stretch) -> Iterator[Stretch]:
                 start = os.lseek(file.fileno(), at, os.SEEK_DATA)
             except OSError as error:
                 if error.errno != errno.ENXIO:  # the file system does not say
-                    yield Stretch(place.path, at, end - at)
+                    yield ByteRange(place.path, at, end - at)
                 return  # nothing but a hole follows
             at = min(end, os.lseek(file.fileno(), start, os.SEEK_HOLE))
             if start < at:
-                yield Stretch(place.path, start, at - start)
+                yield ByteRange(place.path, start, at - start)
 
 
-def _copy(part: Stretch, file: IO[bytes], offset: int) -> None:
+def _copy(part: ByteRange, file: IO[bytes], offset: int) -> None:
     """Copy bytes to an offset of a file; the file system does it, and may let both files share them, if it can."""
     done = 0
     with suppress(OSError), part.path.open("rb") as source:  # what goes wrong is read and written below
@@ -105,11 +105,11 @@ def _copy(part: Stretch, file: IO[bytes], offset: int) -> None:
                 break
             done += copied
     file.seek(offset + done)
-    for chunk in _chunks(Stretch(part.path, part.offset + done, part.length - done)):
+    for chunk in _chunks(ByteRange(part.path, part.offset + done, part.length - done)):
         file.write(chunk)
 
 
-def _chunks(place: Stretch) -> Iterator[memoryview]:
+def _chunks(place: ByteRange) -> Iterator[memoryview]:
     """Yield a weight's value in pieces, each until the next one is asked for."""
     piece = memoryview(bytearray(min(_CHUNK, place.length)))
     with _told(place), place.path.open("rb", buffering=0) as file:
@@ -124,7 +124,7 @@ def _chunks(place: Stretch) -> Iterator[memoryview]:
 
 
 @contextmanager
-def _told(place: Stretch) -> Iterator[None]:
+def _told(place: ByteRange) -> Iterator[None]:
     try:
         yield
     except OSError as error:

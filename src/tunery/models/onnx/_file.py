@@ -39,7 +39,7 @@ FileStamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ByteRange:
     """Where the value of a large weight lies: a file, the offset of its first byte, and how many there are."""
 
     path: Path
@@ -56,7 +56,7 @@ class ReadModel:
 
     model: onnx.ModelProto
     beside: Mapping[str, FileStamp]
-    large: Mapping[str, Stretch]
+    large: Mapping[str, ByteRange]
 
 
 def read(path: Path) -> ReadModel:
@@ -173,15 +173,15 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name!r} is not an ONNX model: it names no format version; export or download it again")
 
 
-def _read_external_data(model: onnx.ModelProto, path: Path) -> tuple[dict[str, FileStamp], dict[str, Stretch]]:
+def _read_external_data(model: onnx.ModelProto, path: Path) -> tuple[dict[str, FileStamp], dict[str, ByteRange]]:
     external = [tensor for tensor in tensors(model) if external_data_helper.uses_external_data(tensor)]
-    stamps, places = dict[str, FileStamp](), list[Stretch]()
+    stamps, places = dict[str, FileStamp](), list[ByteRange]()
     for tensor in external:
         with _readable_weights(tensor, path):
             location, stamp, place = _external_bytes(tensor, path.parent)
             stamps.setdefault(location, stamp)
             places.append(place)
-    large: dict[int, tuple[str, Stretch]] = {}
+    large: dict[int, tuple[str, ByteRange]] = {}
     if sum(place.length for place in places) > MOST_BYTES:
         names = Counter(tensor.name for tensor in model.graph.initializer)
         own = {id(tensor) for tensor in model.graph.initializer if names[tensor.name] == 1}
@@ -223,7 +223,7 @@ def _readable_weights(tensor: onnx.TensorProto, path: Path) -> Iterator[None]:
         ) from None
 
 
-def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[str, FileStamp, Stretch]:
+def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[str, FileStamp, ByteRange]:
     """Return where a tensor's value is, in which file; the reading itself checks that this stays in `folder`."""
     info = external_data_helper.ExternalDataInfo(tensor)
     path = folder / info.location
@@ -232,7 +232,7 @@ def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[str, FileSt
     offset = info.offset or 0
     left = found.st_size - offset
     length = left if info.length is None else min(left, info.length)
-    return info.location, _stamp_of(found), Stretch(path, offset, length)
+    return info.location, _stamp_of(found), ByteRange(path, offset, length)
 
 
 def _stamp_of(found: os.stat_result) -> FileStamp:
@@ -250,7 +250,7 @@ def check_unchanged(beside: Mapping[str, FileStamp], path: Path) -> None:
             raise ModelError(f"{location!r} beside {str(path)!r} has changed while it was read; prepare it again")
 
 
-def _is_whole(tensor: onnx.TensorProto, place: Stretch, folder: Path) -> bool:
+def _is_whole(tensor: onnx.TensorProto, place: ByteRange, folder: Path) -> bool:
     """Return whether a value is plain numbers of the tensor's size in the model's directory."""
     if tensor.data_type not in _PLAIN or place.offset < 0:
         return False
