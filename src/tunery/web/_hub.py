@@ -34,7 +34,7 @@ class News:
 
 
 @dataclass(eq=False)
-class Watch:
+class JobWatch:
     """One follower of a job, who has seen all events up to `seen`."""
 
     seen: int
@@ -102,7 +102,7 @@ class Hub:
     def __init__(self, manager: JobManager) -> None:
         self._manager = manager
         self._pages: dict[Hashable, Page] = {}
-        self._watches: dict[str, set[Watch]] = {}
+        self._watches: dict[str, set[JobWatch]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._texts: dict[str, tuple[Progress, str]] = {}
@@ -114,9 +114,9 @@ class Hub:
         return len(self._watches)
 
     @contextmanager
-    def watch(self, job_id: str, seen: int) -> Iterator[Watch]:
+    def watch(self, job_id: str, seen: int) -> Iterator[JobWatch]:
         """Follow a job in the block; `seen` is the number of the last event that is known."""
-        watch = Watch(seen)
+        watch = JobWatch(seen)
         self._watches.setdefault(job_id, set()).add(watch)
         self._begin()
         try:

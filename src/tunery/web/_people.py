@@ -1,8 +1,10 @@
 """Accounts, tokens and what they have used."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -104,6 +106,7 @@ async def audit(
     before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> list[AuditOut]:
     """List what accounts have done, latest first: all calls but those that only look."""
+    await asyncio.gather(*service.notes)
     found = await service.store.read(lambda store: store.accounts.audit(limit, before))
     return [AuditOut(**{**asdict(entry), "at": at(entry.at)}) for entry in found]
 
@@ -134,10 +137,16 @@ class Audit:
         source, action = (scope["client"] or ("",))[0], f"{scope['method']} {scope['path']}"
         entry = AuditEntry(caller.account.name, source, action, status)
         service: Service = scope["app"].state.service
-        try:
-            await service.store.write(lambda store: store.accounts.note(entry))
-        except StoreError as error:
-            _log.error("%s of %s was not noted: %s", action, entry.account, error)
+        note = asyncio.create_task(_note(service, entry), context=Context())  # the next call waits for no write
+        service.notes.add(note)
+        note.add_done_callback(service.notes.discard)
+
+
+async def _note(service: Service, entry: AuditEntry) -> None:
+    try:
+        await service.store.write(lambda store: store.accounts.note(entry))
+    except StoreError as error:
+        _log.error("%s of %s was not noted: %s", entry.action, entry.account, error)
 
 
 def _tagged(response: Response, account: AccountOut) -> AccountOut:

@@ -42,8 +42,8 @@ class Service:
     A `local` one is for the user who runs it, and for nobody else: it needs no token, and may name files of theirs.
     One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
     A job with a key of its client's is submitted by who holds its lock in `keyed`, one POST at a time.
-    `streams` counts those of each account, `coming` the bytes of its uploads under way; `looked_up` says when a token
-    was last what it was when its stream began.
+    `streams` counts those of each account, `coming` the bytes of its uploads under way; `notes` are entries of the
+    audit log on their way to the store; `looked_up` says when a token was last what it was when its stream began.
     """
 
     manager: JobManager
@@ -55,6 +55,7 @@ class Service:
     keyed: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     streams: Counter[str] = field(default_factory=Counter)
     coming: Counter[str] = field(default_factory=Counter)
+    notes: set[asyncio.Task[None]] = field(default_factory=set)
     looked_up: dict[StoredToken, tuple[float, bool]] = field(default_factory=dict)
 
     @property
