@@ -12,7 +12,7 @@ from metaschedule_models import small_network
 
 from tunery.costmodels.gaussian import GaussianProcess
 from tunery.dialects import Dialect, Observation, get_dialect
-from tunery.dialects.metaschedule.codegen.specimens import _matmul
+from tunery.dialects.metaschedule.codegen.calibration import _matmul
 from tunery.dialects.metaschedule.search.breeding import Breeder, extent_of, stepped
 from tunery.dialects.metaschedule.search.genomes import (
     CATEGORY,

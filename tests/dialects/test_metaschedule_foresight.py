@@ -5,7 +5,7 @@ import pytest
 
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
 from tunery.dialects import get_dialect
-from tunery.dialects.metaschedule.codegen.specimens import _matmul
+from tunery.dialects.metaschedule.codegen.calibration import _matmul
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.suggestions import suggest

@@ -8,7 +8,7 @@ pytest.importorskip("tvm")
 
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.codegen.peak import _program
+from tunery.dialects.metaschedule.codegen.calibration import _program
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.testing.fake_dialect import FakeDialect
 

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery.dialects import Array, Dialect, NetworkCompiler
+from tunery.dialects.metaschedule.codegen.trial import differing_nodes
 from tunery.dialects.metaschedule.importing.segments.graph import Graph
-from tunery.dialects.metaschedule.importing.segments.replay import differing_nodes
 from tunery.domain import Target
 from tunery.models import prepare
 

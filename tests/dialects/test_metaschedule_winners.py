@@ -14,7 +14,7 @@ from metaschedule_models import convolution_network
 from tunery.costmodels import BoostedModel, Dataset, with_task
 from tunery.costmodels.registry import shipped as shipped_model
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule.codegen.specimens import _matmul
+from tunery.dialects.metaschedule.codegen.calibration import _matmul
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Gene, Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer

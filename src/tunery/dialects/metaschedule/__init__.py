@@ -184,13 +184,13 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
 
     @override
     def peak_flops(self, target: Target) -> float | None:
-        from tunery.dialects.metaschedule.codegen.peak import peak_flops
+        from tunery.dialects.metaschedule.codegen.calibration import peak_flops
 
         return peak_flops(target)
 
     @override
     def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
-        from tunery.dialects.metaschedule.codegen.specimens import calibration_tasks
+        from tunery.dialects.metaschedule.codegen.calibration import calibration_tasks
 
         return calibration_tasks(target)
 
@@ -217,7 +217,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
 
     @override
     def check_workload(self, workload: Workload) -> None:
-        from tunery.dialects.metaschedule.importing.checking import check_workload
+        from tunery.dialects.metaschedule.importing.extraction import check_workload
 
         check_workload(workload)
 

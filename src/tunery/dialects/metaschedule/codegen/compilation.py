@@ -12,10 +12,17 @@ from tunery._outputs import replacing
 from tunery.dialects import Built, Compiled
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
-from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.codegen.exact import exact
 from tunery.dialects.metaschedule.codegen.linking import link
-from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
+from tunery.dialects.metaschedule.codegen.parts import (
+    CompiledPart,
+    Transforms,
+    constant_everywhere,
+    read_part,
+    take_over,
+    transform_arguments,
+    usable,
+)
 from tunery.dialects.metaschedule.codegen.regions import estimate_regions
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.loading.archive import LIBRARY, manifest_of, write_archive

@@ -1,7 +1,8 @@
-"""Kernels that were compiled before, taken over into a network: their calls get packed weights, their code is linked.
+"""What a network's functions were given: constants transformed for their variants, and kernels compiled before.
 
 Verification builds the very program that the network runs. Its object file holds the same code under a name of its own,
-and its manifest says how the arguments connect, so neither the schedule nor the code need be made again.
+and its manifest says how the arguments connect, so neither the schedule nor the code need be made again: calls get
+packed weights, the code is linked.
 """
 
 import json
@@ -15,10 +16,56 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunery.dialects import Array, Built
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.codegen.arguments import constant_everywhere
+from tunery.dialects.metaschedule.importing.rules.common import rewritten
 from tunery.dialects.metaschedule.loading.preparing import Index
+from tunery.dialects.metaschedule.loading.preparing import transformed
 from tunery.dialects.metaschedule.loading.weights import Weight
 from tunery.domain import Candidate
+
+Transforms = Mapping[int, str]
+
+
+def constant_everywhere(module: Any, name: str, transforms: Transforms) -> bool:
+    """Whether every call of a function passes constants where its variant wants transformed ones."""
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+    variable: list[int] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and node.op == call_tir and node.args[0].name_hint == name:
+            variable.extend(i for i in transforms if not isinstance(node.args[1].fields[i], tvm.ir.GenericConst))
+
+    for _, function in module.functions_items():
+        if transforms and isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return not variable
+
+
+def transform_arguments(module: Any, transforms: Mapping[str, Transforms]) -> Any:
+    if not transforms:
+        return module
+    return rewritten(_Arguments(module, transforms), module)
+
+
+@mutator
+class _Arguments(PyExprMutator):  # type: ignore[misc] # TVM has no types
+    def __init__(self, module: Any, transforms: Mapping[str, Transforms]) -> None:
+        kept = {name: f for name, f in module.functions_items() if name.name_hint not in transforms}
+        super().__init__(tvm.IRModule(kept, module.attrs))
+        self._transforms = transforms
+        self._call_tir = tvm.ir.Op.get("relax.call_tir")
+        # A global variable has its function's type, which is another one now.
+        self._functions = {name: self.builder_.add_func(module[name], f"{name}_transformed") for name in transforms}
+
+    def visit_call_(self, call: Any) -> Any:
+        if call.op != self._call_tir or call.args[0].name_hint not in self._transforms:
+            return self.visit_expr_post_order(call)
+        arguments = list(call.args[1].fields)
+        for index, name in self._transforms[call.args[0].name_hint].items():
+            [array] = transformed([arguments[index].value.numpy()], {0: name})
+            arguments[index] = relax.const(array)
+        function = self._functions[call.args[0].name_hint]
+        call = relax.Call(call.op, [function, relax.Tuple(arguments), *call.args[2:]], call.attrs, call.ty_args)
+        return self.visit_expr_post_order(call)
 
 
 @dataclass(frozen=True)

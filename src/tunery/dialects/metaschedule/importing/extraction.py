@@ -1,4 +1,4 @@
-"""A lowered network's unique tasks."""
+"""A lowered network's unique tasks, and whether a workload from elsewhere is what it says it is."""
 
 import json
 import re
@@ -6,9 +6,11 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.constructs import check_program
 from tunery.dialects.metaschedule.importing.lowering import Lowered, argument_specs
 from tunery.dialects.metaschedule.operators.keys import key_of_module
-from tunery.dialects.metaschedule.variants.program import open_space, tvm_target
+from tunery.dialects.metaschedule.reasons import reason_of
+from tunery.dialects.metaschedule.variants.program import open_space, parsed, tvm_target
 from tunery.dialects.metaschedule.variants.variant import CHANNELS_LAST, REMARK
 from tunery.domain import Target, Task, TensorSpec, Workload
 
@@ -98,3 +100,17 @@ def _flop(module: Any) -> float:
         return float(tvm.s_tir.analysis.estimate_tir_flops(module))
     except Exception:  # noqa: BLE001 - an estimate: unknown intrinsics make it fail
         return 0.0
+
+
+def check_workload(workload: Workload) -> None:
+    """Check that a workload's program consists of known constructs, has its key, and takes its arguments."""
+    check_program(workload.program)
+    try:
+        specs = argument_specs(parsed(workload.key, workload.program)["main"])
+    except DialectError:
+        raise
+    except Exception as error:
+        raise DialectError(f"the program of workload {workload.key} cannot be read: {reason_of(error)}") from error
+    told = [(list(spec.shape), spec.dtype) for spec in workload.arguments]
+    if specs != told or not 1 <= workload.outputs <= len(told):
+        raise DialectError(f"the program of workload {workload.key} takes other arguments than the workload says")

@@ -15,14 +15,11 @@ import numpy.typing as npt
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.importing.rules.common import rewritten
 
 
 def move_constants(module: Any) -> Any:
-    rewriter = _Folder(module)
-    for name, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-    return rewriter.builder_.get()
+    return rewritten(_Folder(module), module)
 
 
 Array = npt.NDArray[Any]

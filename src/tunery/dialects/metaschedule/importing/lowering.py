@@ -15,20 +15,22 @@ import onnx
 
 from tunery._errors import DialectError, tells_of_memory
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.importing.clipping import restore_clips
+from tunery.dialects.metaschedule.importing.canonical import restore_clips, scale_and_shift
 from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.halves import has_halves, in_single
 from tunery.dialects.metaschedule.importing.integers.dequantised import in_numbers, with_scales_apart
 from tunery.dialects.metaschedule.importing.integers.four_bits import as_products
 from tunery.dialects.metaschedule.importing.integers.quantised import in_integers
+from tunery.dialects.metaschedule.importing.layouts import (
+    interleave_phases,
+    keep_channels_first,
+    keep_rows,
+    sink_layouts,
+)
 from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
-from tunery.dialects.metaschedule.importing.one_row import keep_rows
 from tunery.dialects.metaschedule.importing.operators import own_operators
-from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
 from tunery.dialects.metaschedule.importing.segments.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.segments.graph import Graph, Segment, named, split
-from tunery.dialects.metaschedule.importing.sinking import sink_layouts
-from tunery.dialects.metaschedule.importing.transposed import interleave_phases, keep_channels_first
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants import dots
 from tunery.dialects.metaschedule.variants.loads import looked_up

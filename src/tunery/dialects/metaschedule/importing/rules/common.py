@@ -21,6 +21,14 @@ def emitter(builder: Any) -> Callable[[Any], Any]:
     return functools.partial(emit, builder)
 
 
+def rewritten(rewriter: Any, module: Any) -> Any:
+    """Return the module with its Relax functions visited by a mutator that was made for it."""
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(name, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
+
+
 def shape_of(value: Any, operator: str) -> list[int]:
     """Return an input's dimensions."""
     try:

@@ -1,19 +1,20 @@
-"""What a processor does at most: multiply-adds of vectors that stay in registers.
+"""What a device is calibrated with: its peak, and reference programs that the processor or memory limits.
 
-A large matrix product of ONNX Runtime, which was the measure before, reached 0.62 of it on two threads of a Zen 4, and
-many an operator passed that.
+The peak are multiply-adds of vectors that stay in registers. A large matrix product of ONNX Runtime, which was the
+measure before, reached 0.62 of it on two threads of a Zen 4, and many an operator passed that.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 - as its documentation has it
 
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.variants.program import tvm_target
+from tunery.dialects.metaschedule.variants.program import normalised, program_key, tvm_target
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
-from tunery.domain import Target
+from tunery.domain import Target, Task, TensorSpec, Workload
 
 # In flight at once: two units of four cycles take 8, four take 16; with the two operands 12 fill 14 registers of 16.
 _CHAINS = (12, 24)
@@ -57,3 +58,26 @@ def _program(threads: int, chains: int, lanes: int) -> Any:
                         sums[thread, chain, lane] = sums[thread, chain, lane] * factor[lane] + summand[lane]
 
     return tvm.IRModule({"main": main})
+
+
+_SIZE = 256  # three matrices of 256 KiB: second-level cache
+_ROWS, _COLUMNS = 2048, 4096  # 32 MiB of weights, each read once: more than a core's share of any cache
+
+
+def calibration_tasks(target: Target) -> Mapping[str, Task]:
+    """Return a square matrix product and a product of a matrix with a vector."""
+    return {
+        "compute": _matmul("calibration_compute", _SIZE, _SIZE, _SIZE, target),
+        "memory": _matmul("calibration_memory", 1, _ROWS, _COLUMNS, target),
+    }
+
+
+def _matmul(name: str, n: int, k: int, m: int, target: Target) -> Task:
+    te: Any = tvm.te
+    a, b = te.placeholder((n, k), name="a"), te.placeholder((k, m), name="b")
+    axis = te.reduce_axis((0, k), name="k")
+    c = te.compute((n, m), lambda i, j: te.sum(a[i, axis] * b[axis, j], axis=axis), name="c")
+    module = normalised(te.create_prim_func([a, b, c]))
+    arguments = tuple(TensorSpec(f"a{i}", shape, "float32") for i, shape in enumerate([(n, k), (k, m), (n, m)]))
+    workload = Workload(program_key(module), name, "matmul", tvm.ir.save_json(module), arguments, 1, 2.0 * n * k * m)
+    return Task(workload, target)
