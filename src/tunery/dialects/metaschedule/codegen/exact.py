@@ -18,10 +18,9 @@ from tunery.dialects.metaschedule.variants.loads import has_load, variables_with
 from tunery.dialects.metaschedule.variants.rewriting import shape_of
 
 _T = tvm.tirx
-_ARITHMETIC = (_T.Add, _T.Sub, _T.Mul)
+_ARITHMETIC, _DIVISIONS = (_T.Add, _T.Sub, _T.Mul), (_T.Div, _T.Mod, _T.FloorDiv, _T.FloorMod)
 _PAIRS = frozenset(
-    {*_ARITHMETIC, _T.Div, _T.Mod, _T.FloorDiv, _T.FloorMod, _T.Min, _T.Max}
-    | {_T.EQ, _T.NE, _T.LT, _T.LE, _T.GT, _T.GE, _T.And, _T.Or}
+    {*_ARITHMETIC, *_DIVISIONS, _T.Min, _T.Max} | {_T.EQ, _T.NE, _T.LT, _T.LE, _T.GT, _T.GE, _T.And, _T.Or}
 )
 _OPERANDS = {
     **dict.fromkeys(_PAIRS, ("a", "b")),
@@ -99,7 +98,8 @@ class _Value:
         parts = [self.of(self.start(one) if kind is tvm.ir.Call else one) for one in given]  # also the edge of a pool
         operands, loaded = [part for part, _ in parts], kind is tvm.ir.TensorLoad or any(one for _, one in parts)
         if kind in _PAIRS and loaded:
-            return self._pair(value, *operands), True
+            divided = kind in _DIVISIONS and "int" in str(value.ty.dtype) and parts[1][1]
+            return (_quotient(kind, *operands) if divided else self._pair(value, *operands)), True
         if kind is _T.Not and loaded:
             return _inverse(operands[0]), True
         same = all(part.same_as(one) for part, one in zip(operands, given, strict=True))
@@ -128,6 +128,21 @@ class _Value:
         sides = (value.a, value.b)
         narrow = all(isinstance(one, _T.Cast) and str(one.value.ty.dtype) in _NARROW for one in sides)
         return narrow or any(_reads(one, self._buffer) for one in sides)
+
+
+def _quotient(kind: Any, a: Any, b: Any) -> Any:
+    """Return a quotient or remainder of integers without the two divisions that end the process: by 0 it is as by 1."""
+    dtype = str(b.ty.dtype)
+    zero, one = (_T.const(number, dtype) for number in (0, 1))
+    safe = _T.Select(_T.EQ(b, zero), one, b)
+    if dtype.startswith("uint"):
+        return kind(a, safe)
+    last = _T.EQ(b, _T.const(-1, dtype))  # the lowest integer has no opposite
+    made = kind(a, _T.Select(last, one, safe))
+    if kind in {_T.Mod, _T.FloorMod}:
+        return made
+    wide = _WIDER.get(dtype, "int32")
+    return _T.Select(last, _T.Cast(dtype, _T.Sub(_T.const(0, wide), _T.Cast(wide, a))), made)
 
 
 def _inverse(truth: Any) -> Any:

@@ -177,7 +177,7 @@ def take_lowered(network: Network, target: Target) -> Lowered:
 def _lowered(module: Any, target: Target, left_out: dict[str, str], *, channels_last: bool) -> Any:
     with tvm_target(target):
         plain = _tried(move_constants, left_out)(module)
-        plain = _tried(restore_clips, left_out)(relax.transform.FoldConstant()(plain))
+        plain = relax.transform.FoldConstant()(_tried(restore_clips, left_out)(plain))
         passes = _passes(left_out, channels_last=channels_last)
         done = relax.transform.AttachAttrLayoutFreeBuffers()(passes(plain))
         _refuse_leftovers(done)

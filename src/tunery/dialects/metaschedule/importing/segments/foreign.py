@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from tunery.dialects.metaschedule.importing.integers import dequantised
 from tunery.dialects.metaschedule.importing.rules import microsoft
 from tunery.dialects.metaschedule.importing.segments.graph import Graph
+from tunery.dialects.metaschedule.importing.special import Special, keeps
 
 Rule = Callable[[Graph, onnx.NodeProto], str]
 """From a node to why it is left to ONNX Runtime; empty where it is not."""
@@ -147,6 +148,8 @@ def _dropout(graph: Graph, node: onnx.NodeProto) -> str:
 
 
 def _is_nan(graph: Graph, node: onnx.NodeProto) -> str:
+    if keeps(node.op_type, Special.NAN):
+        return ""
     tested = any(after.op_type == "IsNaN" for name in node.output for after in graph.readers(name))
     return "its result is tested for NaN" if tested else ""
 
@@ -204,7 +207,11 @@ def _grid(_: Graph, node: onnx.NodeProto) -> str:
 
 
 def _regions(graph: Graph, node: onnx.NodeProto) -> str:
-    if node.op_type != "RoiAlign" or attribute(node, "spatial_scale", 1.0) == 1:
+    if node.op_type != "RoiAlign":
+        return ""
+    if attribute(node, "mode", "avg") == "max":
+        return "TVM takes the largest of other values"
+    if attribute(node, "spatial_scale", 1.0) == 1:
         return ""
     usual = "half_pixel" if graph.opset >= _ALIGNED_OPSET else "output_half_pixel"
     moved = attribute(node, "coordinate_transformation_mode", usual) == "half_pixel"
