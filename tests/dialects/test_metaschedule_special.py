@@ -147,5 +147,10 @@ def test_special_values_are_those_of_onnx_runtime(dialect: Dialect, target: Targ
     hold()
 
 
+def test_what_is_not_kept_is_in_the_limits() -> None:
+    limits = Path(__file__, "../../../docs/limits.md").resolve().read_text()
+    assert all(operator in limits for operator in NOT_KEPT)
+
+
 def _kind(name: str) -> str:
     return name.split("_")[1] if "int" in name else "float32"

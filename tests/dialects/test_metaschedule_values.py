@@ -58,3 +58,17 @@ def test_elements_at_the_ends_of_their_types(dialect: Dialect, target: Target, t
         for exponent in (np.array(2, np.int32), np.float32(2))
     ]
     assert compare(nodes, dialect, target, tmp_path) == 0
+
+
+def test_divisions_that_processors_refuse_end_nothing(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    whole = np.array([-(2**31), 7, -9, 5], np.int32)
+    others = np.array([2, 3, 4, -3], np.int32)
+    pairs = [(whole, others), (whole.astype(np.int64), others.astype(np.int64))]
+    nodes: list[Node] = [(operator, [*pair], {}, 1) for operator in ("Div", "Mod") for pair in pairs]
+    assert compare(nodes, dialect, target, tmp_path) == 0
+    compiled = dialect.load_network(tmp_path / "made.tunery")
+    ends = [np.array([-1, 0, -1, 0], spec.dtype) if spec.name.endswith("_1") else np.full(4, np.iinfo(spec.dtype).min)
+            for spec in compiled.inputs]  # fmt: skip
+    quotients = compiled(*(one.astype(spec.dtype) for one, spec in zip(ends, compiled.inputs, strict=True)))
+    assert all((one[::2] == (0 if spec.name > "y2" else np.iinfo(one.dtype).min)).all()
+               for one, spec in zip(quotients, compiled.outputs, strict=True))  # fmt: skip

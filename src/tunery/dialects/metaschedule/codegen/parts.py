@@ -17,8 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunery.dialects import Array, Built
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.rules.common import rewritten
-from tunery.dialects.metaschedule.loading.preparing import Index
-from tunery.dialects.metaschedule.loading.preparing import transformed
+from tunery.dialects.metaschedule.loading.preparing import Index, transformed
 from tunery.dialects.metaschedule.loading.weights import Weight
 from tunery.domain import Candidate
 
