@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tunery._archive import Archive
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.importing.special import NOT_KEPT, Special
 from tunery.domain import Target
@@ -118,7 +119,8 @@ def test_special_values_are_those_of_onnx_runtime(dialect: Dialect, target: Targ
     network = prepare(str(tmp_path / "special.onnx"), {}, tmp_path)
     made = dialect.compile(network, target, {}, tmp_path / "special.tunery")
     assert not made.elsewhere
-    compiled = dialect.load_network(tmp_path / "special.tunery")
+    with Archive(tmp_path / "special.tunery") as archive:
+        compiled = dialect.load_network(archive)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
