@@ -125,7 +125,7 @@ def retime(task: Task, records: Sequence[Record], directory: Path, threads: int)
                 return built
 
         async with runtime.stage("retime", "build", Role.BUILDER) as grant:
-            reference, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=60)
+            reference, _ = await runtime.call(grant.worker, "baselines", task, deadline_s=60)
         yardstick = await build(reference)
         latencies = {}
         for record in records:

@@ -171,7 +171,7 @@ def ours(file: str) -> Iterator[tuple[int, str]]:
 
 def test_imports_are_seen() -> None:
     assert {"engines", "scheduling", "_errors"} <= {room for _, room in ours("runtime/runtime.py")}
-    assert "models" in {room for _, room in ours("runtime/preparing.py")}, "inside functions too"
+    assert "models" in {room for _, room in ours("runtime/services/importer.py")}, "inside functions too"
     assert {"tvm"} <= {name.partition(".")[0] for file in FILES for _, name in imports(file)}
 
 

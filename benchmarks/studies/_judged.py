@@ -142,7 +142,7 @@ async def _built(
     entrants: list[tuple[Candidate, Artifact]] = []
     async with runtime.stage(_JOB, "build", Role.BUILDER, size=len(winners)) as grant:
         try:
-            yardstick, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=_BUILD_DEADLINE_S)
+            yardstick, _ = await runtime.call(grant.worker, "baselines", task, deadline_s=_BUILD_DEADLINE_S)
             reference = await runtime.call(grant.worker, "build", task, yardstick, deadline_s=_BUILD_DEADLINE_S)
         except (DialectError, EngineError):
             return None

@@ -15,11 +15,11 @@ from studies._subjects import Subject
 from studies._timing import as_race, device_s
 from tunery._errors import EngineError
 from tunery.domain import Calibration, Measurement, Outcome, Provenance, Record, best_first, interval
-from tunery.domain.ties import Contender
+from tunery.domain.measurement import Contender
 from tunery.measuring.calibration import agreement, expected_deviation, starting_degree
 from tunery.measuring.finals import LOOK
 from tunery.measuring.selection import finalists, winner
-from tunery.runtime.slots import Entrant, Pass, SlotWorkers
+from tunery.runtime.calibrate import Entrant, Pass, SlotWorkers
 from tunery.tuning.search.finals import FINALISTS, ROUNDS
 
 TRUTH_ROUNDS = 100

@@ -9,8 +9,8 @@ from tunery._errors import DialectError, EngineError, WorkError
 from tunery.domain import Artifact, Candidate, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
+from tunery.runtime.calibrate import Entrant
 from tunery.runtime.runtime import Runtime
-from tunery.runtime.slots import Entrant
 from tunery.store import AsyncStore
 from tunery.tuning.work import Work
 
@@ -72,7 +72,7 @@ async def _subject(runtime: Runtime, task: Task, count: int, kept: Kept) -> Subj
         candidates = await _propose(runtime, task, count)
         kept.keep_candidates(task.key, candidates)
     async with runtime.stage(JOB, "build", Role.BUILDER) as grant:
-        yardstick, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=_BUILD_DEADLINE_S)
+        yardstick, _ = await runtime.call(grant.worker, "baselines", task, deadline_s=_BUILD_DEADLINE_S)
         reference = await runtime.call(grant.worker, "build", task, yardstick, deadline_s=_BUILD_DEADLINE_S)
     chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
     built = await asyncio.gather(*(_build(runtime, task, chunk) for chunk in chunks))

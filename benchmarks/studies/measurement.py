@@ -18,9 +18,8 @@ from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role
 from tunery.measuring.calibration import COMPUTE, TAU_LOSS, bound_of
 from tunery.reports.format import as_text, new_table
-from tunery.runtime.calibrate import calibrate
+from tunery.runtime.calibrate import SlotWorkers, calibrate
 from tunery.runtime.runtime import Runtime
-from tunery.runtime.slots import SlotWorkers
 from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore, open_store
 

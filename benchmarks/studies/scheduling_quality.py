@@ -44,7 +44,7 @@ def retime(
 
 async def _time(runtime: Runtime, task: Task, candidates: Sequence[Candidate]) -> dict[str, float]:
     builder, measurer = runtime.workers(Role.BUILDER)[0], runtime.workers(Role.MEASURER)[0]
-    reference, _ = await runtime.call(builder, "yardsticks", task, deadline_s=_BUILD_DEADLINE_S)
+    reference, _ = await runtime.call(builder, "baselines", task, deadline_s=_BUILD_DEADLINE_S)
     built = [
         await runtime.call(builder, "build", task, one, deadline_s=_BUILD_DEADLINE_S)
         for one in (reference, *candidates)

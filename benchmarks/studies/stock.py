@@ -32,7 +32,7 @@ from tunery._settings import cache_directory
 from tunery.devices import open_device
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.reports.format import as_text, milliseconds, new_table
-from tunery.runtime.preparing import Preparer
+from tunery.runtime.services.importer import Preparer
 from tunery.service.session import bench
 from tunery.testing.fake_blobs import FakeBlobs
 

@@ -1,13 +1,15 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery._errors import BudgetError, UsageError
-from tunery.accounting.meter import EFFORTS, BudgetMeter, Plan, plan
+from tunery.accounting.meter import EFFORTS, Plan, plan
 from tunery.accounting.prices import Prices, load_prices
-from tunery.domain import Budget
+from tunery.domain import Budget, Spend
+from tunery.tuning.account import RunBudget
 
 GOOD = {
     "10min": (600.0, None),
@@ -120,32 +122,53 @@ def test_a_batch_leaves_each_task_a_second_turn(trials: int, tunable: int) -> No
     assert limits.batch == 1 or 2 * limits.batch * max(tunable, 1) <= trials
 
 
+FRESH = Spend()
+
+
+class Used:
+    """Stands in for the account of a run: what it has used."""
+
+    power = SimpleNamespace(modelled=False)
+
+    def __init__(self, joules: float = 0.0, machine_s: float = 0.0) -> None:
+        self.prices = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date="2025-01-01")
+        self.joules, self.machine_s, self.core_s = (lambda: joules), (lambda: machine_s), (lambda: 0.0)
+
+
+def run_budget(
+    limits: Plan, before: Spend = FRESH, elapsed_s: float = 0.0, joules: float = 0.0, machine_s: float = 0.0
+) -> RunBudget:
+    """A run on four cores that has ended after so many seconds."""
+    budget = RunBudget(limits, before, Used(joules, machine_s), 4, 0.0)  # type: ignore[arg-type]
+    budget._ended = elapsed_s or 1e-9
+    return budget
+
+
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
 def test_trials_in_flight_are_not_given_out_twice(limit: int, used: int, in_flight: int) -> None:
-    left = BudgetMeter(Plan(None, limit, 8), used_trials=used).trials_left(in_flight)
+    left = run_budget(Plan(None, limit, 8), Spend(trials=used)).trials_left(in_flight)
     assert left == max(limit - used - in_flight, 0)
 
 
 def test_earlier_runs_count() -> None:
-    meter = BudgetMeter(Plan(100.0, None, 8), used_s=30.0, used_trials=5)
-    assert (meter.seconds_left(50.0), meter.total_s(50.0), meter.trials) == (20.0, 80.0, 5)
-    assert meter.trials_left(10**9) is None
-    assert BudgetMeter(Plan(None, 1, 8)).seconds_left(1e9) is None
-
-
-PRICES = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date="2025-01-01")
+    budget = run_budget(Plan(100.0, None, 8), Spend(wall_s=30.0, trials=5), 50.0)
+    assert (budget.left_s(), budget.spend().wall_s, budget.trials) == (20.0, 80.0, 5)
+    assert budget.trials_left(10**9) is None
+    assert run_budget(Plan(None, 1, 8), elapsed_s=1e9).left_s() is None
 
 
 def test_money_and_energy_are_limits_too() -> None:
     # Four cores of a sheet for two: 7.2 an hour, 0.002 a second; 10 W of electricity are 0.000001 a second.
-    meter = BudgetMeter(Plan(None, None, 8, money=1.0), prices=PRICES, cores=4)
-    assert meter.money(100.0, 1000.0) == pytest.approx(0.2 + 0.0001)
-    assert meter.seconds_left(100.0, 1000.0, 100.0) == pytest.approx((1.0 - 0.2001) / 0.002001)
-    assert meter.money(50.0, 1000.0) == pytest.approx(0.1001), "others have paid half of the machine"
-    energy = BudgetMeter(Plan(1e6, None, 8, joules=5000.0), used_s=100.0, used_j=1000.0)
-    assert energy.seconds_left(100.0, 1000.0) == pytest.approx(300.0)
-    assert energy.remaining(100.0, 1000.0, 100.0) == {"seconds": 1e6 - 200.0, "joules": 3000.0}
-    assert energy.allowance_s() == pytest.approx(500.0)
+    limits = Plan(None, None, 8, money=1.0)
+    budget = run_budget(limits, elapsed_s=100.0, joules=1000.0, machine_s=100.0)
+    assert budget.spend().money == pytest.approx(0.2 + 0.0001)
+    assert budget.left_s() == pytest.approx((1.0 - 0.2001) / 0.002001)
+    half = run_budget(limits, elapsed_s=100.0, joules=1000.0, machine_s=50.0)
+    assert half.spend().money == pytest.approx(0.1001), "others have paid half of the machine"
+    energy = run_budget(Plan(1e6, None, 8, joules=5000.0), Spend(wall_s=100.0, joules=1000.0), 100.0, 1000.0, 100.0)
+    assert energy.left_s() == pytest.approx(300.0)
+    assert energy.remaining() == {"seconds": 1e6 - 200.0, "joules": 3000.0}
+    assert energy.whole_s() == pytest.approx(500.0)
 
 
 def test_the_shipped_sheet_names_a_machine_a_source_and_a_date() -> None:

@@ -95,7 +95,7 @@ class Machine:
     async def stage(self, *_: object) -> AsyncIterator[None]:
         yield
 
-    def hurry(self, _: float) -> None:
+    def limit_patience(self, _: float) -> None:
         """Nobody waits here."""
 
     def disturbed(self, *_: float) -> bool:

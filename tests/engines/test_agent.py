@@ -23,7 +23,7 @@ from job_tools import family, wait_until
 from tunery._errors import CrashError, HostError, LostWorkerError
 from tunery.domain import Artifact, BlobDigest, Measurement, Network, Outcome, Target, Task, TensorSpec, Workload
 from tunery.engines import AgentEngine, Role, WorkerSpec
-from tunery.engines._blob_fields import blob_finder
+from tunery.engines._payload import blob_finder
 from tunery.engines.remote._connection import agent_command
 from tunery.engines.remote._link import Timing
 from tunery.engines.remote._protocol import FrameReader, ProtocolError, check_told
@@ -72,7 +72,7 @@ def ask(engine: AgentEngine, worker: str, method: str, *args: object, deadline_s
 
 def agent_of(engine: AgentEngine, worker: str) -> psutil.Process:
     """Return the agent of a worker that has answered: the parent of its zygote."""
-    pid = engine.control.pid(worker)
+    pid = engine.pid(worker)
     zygote = psutil.Process(pid).parent()
     agent = None if zygote is None else zygote.parent()
     assert agent is not None
@@ -106,7 +106,7 @@ def test_a_killed_worker_is_a_crash_and_its_host_stays(engine: AgentEngine, mark
     worker = engine.start(PROBE)
     ask(engine, worker, "count")
     agent, flying = agent_of(engine, worker), hanging(engine, worker, mark)
-    os.kill(engine.control.pid(worker) or 0, signal.SIGKILL)
+    os.kill(engine.pid(worker) or 0, signal.SIGKILL)
     with pytest.raises(CrashError) as caught:
         flying.result(PATIENCE_S)
     assert not isinstance(caught.value, LostWorkerError)
@@ -325,7 +325,7 @@ def test_an_answer_that_cannot_be_costs_what_is_in_flight(wrong: str, tmp_path: 
         with pytest.raises(LostWorkerError):
             ask(engine, worker, "count")
         assert ask(engine, worker, "count") == 1
-        assert 0 <= engine.control.cpu_s(worker) < PATIENCE_S
+        assert 0 <= engine.cpu_s(worker) < PATIENCE_S
 
 
 def task_of(flop: float) -> Task:

@@ -58,7 +58,7 @@ def descendants() -> set[int]:
 def test_worker_is_another_process_and_pid_names_it(engine: LocalEngine) -> None:
     worker = engine.start(ROGUE)
     pid = ask(engine, worker, "pid")
-    assert pid == engine.control.pid(worker) != os.getpid()
+    assert pid == engine.pid(worker) != os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_crash_is_told_with_its_exit_code_and_hurts_only_that_call(
     with pytest.raises(CrashError, match=method) as caught:
         crash.result(PATIENCE_S)
     assert caught.value.exitcode == exitcode
-    assert after.result(PATIENCE_S) == engine.control.pid(worker)
+    assert after.result(PATIENCE_S) == engine.pid(worker)
     assert slept.result(PATIENCE_S) == 0.3
     assert (engine.generation(worker), engine.generation(bystander)) == (2, 1)
 
@@ -101,7 +101,7 @@ def test_deadline_ends_even_a_worker_that_holds_the_gil(engine: LocalEngine, met
 
 def test_deadline_does_not_count_the_start(engine: LocalEngine) -> None:
     worker = engine.start(WorkerSpec(Role.BUILDER, "engine_services:SlowStart", {"seconds": 1.5}))
-    assert ask(engine, worker, "pid", deadline_s=1.0) == engine.control.pid(worker)
+    assert ask(engine, worker, "pid", deadline_s=1.0) == engine.pid(worker)
 
 
 def test_start_is_bounded() -> None:
@@ -168,7 +168,7 @@ def test_the_kernel_ends_a_worker_before_anything_else(engine: LocalEngine) -> N
 def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> None:
     deaf, other = (engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")) for _ in range(2))
     ask(engine, deaf, "count")
-    pid = engine.control.pid(deaf)
+    pid = engine.pid(deaf)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     data = bytes(20 << 20)  # far more than a socket holds
@@ -183,7 +183,7 @@ def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> Non
 def test_a_deaf_worker_is_ended_at_its_deadline(engine: LocalEngine) -> None:
     deaf = engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe"))
     ask(engine, deaf, "count")
-    pid = engine.control.pid(deaf)
+    pid = engine.pid(deaf)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(DeadlineError):
@@ -197,16 +197,16 @@ def test_a_zygote_that_was_stopped_is_replaced() -> None:
     with LocalEngine(startup_s=20.0) as engine:
         first = engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe"))
         ask(engine, first, "count")
-        pid = engine.control.pid(first)
+        pid = engine.pid(first)
         assert pid is not None
         zygote = psutil.Process(pid).ppid()
         os.kill(zygote, signal.SIGSTOP)
-        until(lambda: str(zygote) in engine.control.obstacle())
+        until(lambda: str(zygote) in engine.obstacle())
         second = engine.start(WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe"))
         assert ask(engine, second, "count") == 1
         assert gone(zygote)
         assert ask(engine, first, "count") == 1, "it went with the zygote, and is started from another"
-        assert engine.control.obstacle() == ""
+        assert engine.obstacle() == ""
 
 
 def test_flood_of_output_neither_blocks_nor_grows_for_ever(engine: LocalEngine) -> None:
@@ -235,20 +235,20 @@ def test_a_worker_keeps_the_place_it_was_given_through_restarts(engine: LocalEng
     worker = engine.start(ROGUE)
     ask(engine, worker, "pid")
     for core in (cores[0], cores[-1]):
-        engine.control.place(worker, (core,))
+        engine.place(worker, (core,))
         assert ask(engine, worker, "place")[0] == (core,)
         with pytest.raises(CrashError):
             ask(engine, worker, "segfault")
         assert ask(engine, worker, "place")[0] == (core,)
         engine.kill(worker)
-        engine.control.place(worker, tuple(cores))  # while it is down
+        engine.place(worker, tuple(cores))  # while it is down
         assert ask(engine, worker, "place")[0] == tuple(cores)
 
 
 def test_a_place_given_while_a_worker_starts_holds(engine: LocalEngine) -> None:
     core = max(os.sched_getaffinity(0))
     worker = engine.start(WorkerSpec(Role.BUILDER, "engine_services:SlowStart", {"seconds": 0.3}))
-    engine.control.place(worker, (core,))
+    engine.place(worker, (core,))
     pid = ask(engine, worker, "pid")
     assert isinstance(pid, int)
     assert os.sched_getaffinity(pid) == {core}
@@ -299,11 +299,11 @@ def test_workers_of_another_python_import_what_is_installed_there(engine: LocalE
 def test_cpu_seconds_count_children_and_the_killed(engine: LocalEngine) -> None:
     worker = engine.start(ROGUE)
     ask(engine, worker, "burn_in_child", 0.3)
-    assert engine.control.cpu_s(worker) >= 0.28
+    assert engine.cpu_s(worker) >= 0.28
     with pytest.raises(DeadlineError):
         ask(engine, worker, "burn", 1000.0, deadline_s=1.0)
-    assert engine.control.cpu_s(worker) >= 0.4
-    assert engine.control.pid(worker) is None
+    assert engine.cpu_s(worker) >= 0.4
+    assert engine.pid(worker) is None
 
 
 def test_kill_takes_along_what_the_worker_had_started(engine: LocalEngine) -> None:
@@ -312,7 +312,7 @@ def test_kill_takes_along_what_the_worker_had_started(engine: LocalEngine) -> No
     assert isinstance(child, int)
     assert not gone(child)
     engine.kill(worker)
-    assert engine.control.pid(worker) is None
+    assert engine.pid(worker) is None
     until(lambda: gone(child))
 
 
@@ -347,7 +347,7 @@ def test_death_of_the_zygote_costs_the_calls_in_flight_only(engine: LocalEngine)
     with pytest.raises(CrashError):
         call.result(PATIENCE_S)
     until(lambda: gone(pid))
-    assert ask(engine, worker, "pid") == engine.control.pid(worker)
+    assert ask(engine, worker, "pid") == engine.pid(worker)
 
 
 def test_preload_that_fails_is_told_with_its_reason() -> None:
@@ -364,7 +364,7 @@ def test_calls_from_many_threads(engine: LocalEngine) -> None:
     def caller() -> None:
         try:
             for worker in workers * 20:
-                assert ask(engine, worker, "pid") == engine.control.pid(worker)
+                assert ask(engine, worker, "pid") == engine.pid(worker)
         except Exception as error:  # noqa: BLE001 - shown below
             failures.append(error)
 
@@ -460,7 +460,7 @@ def test_preloaded_tvm_is_there_without_torch_and_obeys_threads() -> None:
         assert not ask(engine, worker, "loaded", "torch")
         assert ask(engine, worker, "tvm_threads") == 2
         assert not ask(engine, torch_worker, "loaded", "tvm")
-        pid = engine.control.pid(worker)
+        pid = engine.pid(worker)
         assert pid is not None
         zygote = psutil.Process(pid).parent()
         assert zygote is not None
@@ -482,7 +482,7 @@ def test_a_worker_whose_code_writes_into_its_socket_is_ended_at_once(engine: Loc
     worker = engine.start(ROGUE)
     with pytest.raises(CrashError, match="message"):
         ask(engine, worker, "write_to_sockets", text)
-    assert ask(engine, worker, "pid") == engine.control.pid(worker)
+    assert ask(engine, worker, "pid") == engine.pid(worker)
 
 
 def test_what_a_worker_leaves_in_a_session_of_its_own_goes_with_it(engine: LocalEngine) -> None:

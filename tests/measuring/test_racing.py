@@ -188,8 +188,8 @@ def test_no_sample_decides_nothing() -> None:
 
 @given(st.integers(1, 12), st.floats(0.001, 0.2), st.floats(0.001, 0.5))
 def test_a_stricter_error_bound_never_narrows_the_margin(n: int, error: float, noise: float) -> None:
-    strict, lenient = (margin(n, 0.5, Rule(error=error * share), noise) for share in (0.5, 1.0))
-    assert strict >= lenient >= 0
+    strict, relaxed_incumbent_s = (margin(n, 0.5, Rule(error=error * share), noise) for share in (0.5, 1.0))
+    assert strict >= relaxed_incumbent_s >= 0
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=6, max_size=60))

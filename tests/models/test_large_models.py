@@ -19,7 +19,7 @@ from tunery._errors import ModelError
 from tunery.blobs import DirectoryBlobs
 from tunery.dialects import Array
 from tunery.models import _prepare, prepare
-from tunery.runtime.preparing import Preparer
+from tunery.runtime.services.importer import Preparer
 
 ROWS, COLUMNS, COUNT = 16_384, 12_288, 3
 BYTES = ROWS * COLUMNS * 4

@@ -190,7 +190,7 @@ def test_a_saved_program_is_prepared_once(program: Path, tmp_path: Path) -> None
 def test_a_worker_that_may_not_import_torch_prepares_a_program(program: Path, tmp_path: Path) -> None:
     with LocalEngine(tmp_path / "logs") as engine:
         spec = WorkerSpec(
-            Role.IMPORTER, "tunery.runtime.preparing:Preparer", environment=Environment(forbidden=("torch",))
+            Role.IMPORTER, "tunery.runtime.services.importer:Preparer", environment=Environment(forbidden=("torch",))
         )
         network = engine.call(engine.start(spec), "load", str(program), {}, deadline_s=120).result()
     assert network.inputs[0].shape == (1, 3, 8, 8)

@@ -14,10 +14,9 @@ from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Budget, Calibration, SharingPoint
 from tunery.domain.request import Request
 from tunery.runtime import opening
-from tunery.runtime.calibrate import _undisturbed
+from tunery.runtime.calibrate import Pass, _undisturbed
 from tunery.runtime.foreign_load import Foreign, ForeignWatch
 from tunery.runtime.runtime import Runtime
-from tunery.runtime.slots import Pass
 from tunery.service.session import calibrate_device
 from tunery.store import open_store
 from tunery.testing.fake_device import FakeForeignLoad

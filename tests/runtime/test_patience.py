@@ -30,11 +30,11 @@ def test_measuring_waits_no_longer_than_the_patience_and_goes_on_marked() -> Non
 
 def test_who_is_in_a_hurry_waits_less() -> None:
     foreign = Foreign(2, patience_s=30.0)
-    foreign.hurry(1.5)
+    foreign.limit_patience(1.5)
     for at_s, waiting in ((0.0, True), (1.0, True), (2.0, False)):
         foreign.look(at_s, 1.0)
         assert foreign.share.waiting == waiting
-    foreign.hurry(10.0)
+    foreign.limit_patience(10.0)
     foreign.look(3.0, 1.0)
     assert not foreign.share.waiting, "more time brings no patience back"
     foreign.look(103.0, 0.0)

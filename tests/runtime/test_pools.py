@@ -182,7 +182,7 @@ def test_a_builder_that_starts_anew_in_mid_stage_stays_off_the_measured_core(tmp
             async with runtime.stage("job", "measure", Role.MEASURER), runtime.stage("job", "build", Role.BUILDER) as b:
                 for _ in range(2):
                     await runtime.call(b.worker, "build", task, candidate, deadline_s=60)
-                    pid = engine.control.pid(b.worker)
+                    pid = engine.pid(b.worker)
                     assert pid is not None
                     assert not os.sched_getaffinity(pid) & set(runtime.measure_cores)
                     engine.kill(b.worker)
@@ -198,10 +198,10 @@ def test_whatever_does_not_measure_gives_way_to_what_does(tmp_path: Path) -> Non
             candidate = FakeDialect().baseline(task)
             async with runtime.stage("job", "measure", Role.MEASURER) as measure:
                 await runtime.call(measure.worker, "describe", deadline_s=60)
-                measuring = os.getpriority(os.PRIO_PROCESS, runtime.engine.control.pid(measure.worker) or 0)
+                measuring = os.getpriority(os.PRIO_PROCESS, runtime.engine.pid(measure.worker) or 0)
             async with runtime.stage("job", "build", Role.BUILDER) as build:
                 await runtime.call(build.worker, "build", task, candidate, deadline_s=60)
-                building = os.getpriority(os.PRIO_PROCESS, runtime.engine.control.pid(build.worker) or 0)
+                building = os.getpriority(os.PRIO_PROCESS, runtime.engine.pid(build.worker) or 0)
             assert measuring == os.getpriority(os.PRIO_PROCESS, 0)
             assert building > measuring or building == 19
 

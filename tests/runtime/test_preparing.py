@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.models import _prepare
-from tunery.runtime.preparing import Preparer
+from tunery.runtime.services.importer import Preparer
 from tunery.testing.fake_blobs import FakeBlobs
 
 

@@ -126,6 +126,6 @@ class Mortal(FakeDialect):
 def test_a_check_that_fails_refuses_the_task_only(
     store: Store, engine: Engine, tmp_path: Path, lines: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunery.runtime.services.checker.get_dialect", lambda _: Mortal())
+    monkeypatch.setattr("tunery.runtime.services.builder.get_dialect", lambda _: Mortal())
     summary = taken(store, engine, tmp_path, lines)
     assert (summary.added, summary.refused) == (0, 6)

@@ -1,28 +1,21 @@
-"""Core-seconds of stages on engines with and without a host control."""
+"""Core-seconds of stages on engines that know CPU seconds, and that do not."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from job_tools import run_in, runtimes
 
 from tunery.domain import JobState
-from tunery.engines import HostControl
-from tunery.runtime.hosts.usage import StageUsage
+from tunery.runtime.hosts.workers import StageUsage
 from tunery.testing.inline_engine import InlineEngine
 
 
-class Control(HostControl):
+class KnowingEngine(InlineEngine):
     """CPU seconds as a test sets them."""
 
-    def __init__(self) -> None:
-        self.used = {"w": 5.0, "v": 1.0}
-
-    def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        raise AssertionError("a meter moves nobody")
-
-    def pid(self, worker: str) -> int | None:
-        raise AssertionError("a meter asks for no process")
+    used: ClassVar = {"w": 5.0, "v": 1.0}
 
     def cpu_s(self, worker: str) -> float:
         return self.used[worker]
@@ -37,7 +30,7 @@ def engine() -> Iterator[InlineEngine]:
         yield engine
 
 
-def test_without_a_control_a_stage_uses_its_cores_all_the_time(engine: InlineEngine) -> None:
+def test_where_no_cpu_seconds_are_known_a_stage_uses_its_cores_all_the_time(engine: InlineEngine) -> None:
     now_s = 10.0
     usage = StageUsage(engine, lambda: now_s)
     usage.begin("a", "job", "w", 4)
@@ -53,28 +46,27 @@ def test_without_a_control_a_stage_uses_its_cores_all_the_time(engine: InlineEng
     assert usage.unclaimed(["w", "v"]) == 0.0
 
 
-def test_with_a_control_a_stage_uses_what_its_worker_used(engine: InlineEngine) -> None:
-    control = engine.control = Control()
+def test_a_stage_uses_what_its_worker_used() -> None:
+    engine = KnowingEngine()
     usage = StageUsage(engine, lambda: 0.0)
     assert usage.unclaimed(["w", "v"]) == 6.5
     usage.begin("a", "job", "w", 4)
-    control.used["w"] = 8.0
+    engine.used["w"] = 8.0
     assert usage.in_use("job") == 3.0
     assert usage.unclaimed(["w", "v"]) == 6.5, "an open stage is left out"
     assert usage.split("a") == (0.0, 3.0)
-    control.used["w"] = 7.0  # it cannot be
+    engine.used["w"] = 7.0  # it cannot be
     assert usage.end("a") == (0.0, 0.0)
     usage.claim(7.0)
     assert usage.unclaimed(["w", "v"]) == pytest.approx(1.5)
 
 
 @pytest.mark.jobs
-def test_a_job_runs_and_is_charged_on_an_engine_without_a_control(
+def test_a_job_runs_and_is_charged_on_an_engine_that_knows_no_cpu_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNERY_ENGINE", "inline")
-    with runtimes() as made:
+    with runtimes():
         report = run_in(tmp_path, "fake:uncontrolled?tasks=1&build_s=0.01", "12trials")
-    assert made[0].engine.control is None
     assert report.job.state is JobState.DONE
     assert report.job.spend.core_s > 0

@@ -3,6 +3,8 @@ from store_samples import HERE, record, task
 
 from tunery.domain import JobState, Outcome
 from tunery.store import Store, open_store
+from tunery.store._claims import end_claims
+from tunery.store.database import connection as connection_module
 
 TASK = task()
 
@@ -68,7 +70,13 @@ def test_claims_are_of_one_task_under_the_same_conditions(url: str) -> None:
 
 
 @pytest.mark.jobs
-def test_more_claims_than_a_query_takes_values(store: Store) -> None:
+def test_more_claims_than_a_query_takes_values(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_MOST_VALUES", 100)
     first = job(store)
-    keys = [f"c{number}" for number in range(70_000)]
+    keys = [f"c{number}" for number in range(250)]
     assert take(store, first, *keys) == set(keys)
+
+
+def test_a_query_takes_the_longest_list_that_is_given_to_one(store: Store) -> None:
+    ended = [record(TASK, f"c{number}") for number in range(connection_module._MOST_VALUES + 1)]
+    store.write(lambda connection: end_claims(connection, ended))

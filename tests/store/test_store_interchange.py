@@ -18,6 +18,9 @@ from tunery.store import ImportSummary, Store, open_store
 CONV, GPU = task(), task(target="gpu")
 
 
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # of what no database sees
+
+
 def fill(store: Store) -> None:
     store.add_record(CONV, record(CONV, "a", 1e-3, job_id="j"))
     store.add_record(GPU, record(GPU, "a", 0.1 + 0.2, mode=Mode.FINAL, context={"$float": "nan", "x": float("nan")}))
@@ -41,6 +44,7 @@ def test_export_then_import_gives_an_equal_store(store: Store, tmp_path: Path) -
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
+@SQLITE
 def test_the_host_of_a_record_stays_in_its_store(store: Store, tmp_path: Path) -> None:
     store.add_record(CONV, replace(record(CONV, "a"), host="build-7"))
     assert [one.host for one in store.records()] == ["build-7"]
@@ -76,6 +80,7 @@ def test_the_facts_of_devices_travel_with_their_records_and_replace_none(store: 
         assert [one.host for one in copy.devices.find(card)] == ["near"]
 
 
+@SQLITE
 @pytest.mark.parametrize(
     "devices",
     [
@@ -130,6 +135,7 @@ def test_the_networks_that_hold_a_workload_travel_with_its_records(store: Store,
         assert copy.network("net-1") == network()
 
 
+@SQLITE
 def test_a_name_that_no_import_takes_spoils_no_export(store: Store, tmp_path: Path) -> None:
     store.save_tasks(replace(network(), name="a\r\nX: 1"), [CONV], target=CONV.target, compiler="fake-1")
     store.add_record(CONV, record(CONV, "a"))
@@ -147,6 +153,7 @@ def test_records_are_exported_by_every_name_that_a_job_gave_their_network(store:
         store.export_records(tmp_path / "y.jsonl", network="cc")
 
 
+@SQLITE
 def test_a_file_that_names_no_networks_is_taken_in(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     fill(store)
@@ -160,6 +167,7 @@ def test_a_file_that_names_no_networks_is_taken_in(store: Store, tmp_path: Path)
         assert copy.owners() == {}
 
 
+@SQLITE
 def test_a_network_without_a_name_is_refused(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     store.save_tasks(network(), [CONV], target=CONV.target, compiler="fake-1")
@@ -200,6 +208,7 @@ def spoil(line: str, what: str) -> str:
     return json.dumps(data)
 
 
+@SQLITE
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -225,6 +234,7 @@ def test_a_wrong_line_is_named_and_nothing_is_imported(store: Store, tmp_path: P
     assert store.stats().tasks == store.stats().records == 0
 
 
+@SQLITE
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -243,6 +253,7 @@ def test_a_file_of_something_else_is_named(store: Store, tmp_path: Path, content
         store.import_records(file, ACCEPT)
 
 
+@SQLITE
 def test_an_export_that_fails_leaves_the_old_file(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +399,7 @@ def path_to(field: str) -> Callable[[dict[str, Any], Any], None]:
 DEEP = json.loads("[" * 100 + "]" * 100)
 
 
+@SQLITE
 @pytest.mark.jobs
 @pytest.mark.parametrize(
     ("field", "value"),
@@ -445,6 +457,7 @@ def test_a_field_out_of_its_range_is_named_and_nothing_is_imported(
     assert store.stats().tasks == store.stats().records == store.stats().networks == 0
 
 
+@SQLITE
 def test_a_networks_name_that_is_no_line_is_taken_in_cleaned(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     with open_store(str(tmp_path / "source.db")) as source:
@@ -459,6 +472,7 @@ def test_a_networks_name_that_is_no_line_is_taken_in_cleaned(store: Store, tmp_p
     assert '"a?b"' in (tmp_path / "again.jsonl").read_text(encoding="ascii")
 
 
+@SQLITE
 def test_what_is_no_plain_file_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no plain file"):
         store.import_records(Path("/dev/zero"), ACCEPT)
@@ -467,6 +481,7 @@ def test_what_is_no_plain_file_is_refused(store: Store, tmp_path: Path) -> None:
         store.import_records(tmp_path / "pipe", ACCEPT)
 
 
+@SQLITE
 def test_a_line_without_end_is_refused_before_it_is_read(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text('{"format": "tunery-records", "version": 1}\n[' + "[]," * (2 << 20), encoding="ascii")
@@ -474,6 +489,7 @@ def test_a_line_without_end_is_refused_before_it_is_read(store: Store, tmp_path:
         store.import_records(file, ACCEPT)
 
 
+@SQLITE
 @pytest.mark.parametrize("head", ['"version": true', '"version": 1.0', '"version": "1"', f'"version": "{"x" * 10**6}"'])
 def test_another_version_is_refused_in_a_short_line(store: Store, tmp_path: Path, head: str) -> None:
     file = tmp_path / "x.jsonl"
@@ -483,6 +499,7 @@ def test_another_version_is_refused_in_a_short_line(store: Store, tmp_path: Path
     assert len(str(caught.value)) < 400
 
 
+@SQLITE
 def test_a_number_of_thousands_of_digits_is_refused(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text(f'{{"format": "tunery-records", "version": 1}}\n{{"task": {"9" * 5000}}}\n', encoding="ascii")

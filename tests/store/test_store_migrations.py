@@ -14,6 +14,15 @@ from tunery.store.database import schema
 CONV = task()
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of its own, whose tables a test may change."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    own: str = request.getfixturevalue("postgres_database")
+    return own
+
+
 def add_note(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN note VARCHAR")
 

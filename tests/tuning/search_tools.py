@@ -17,7 +17,7 @@ from tunery.store import AsyncStore, Store
 from tunery.testing.fake_dialect import FakeDialect, fake_network
 from tunery.testing.inline_engine import InlineEngine
 from tunery.tuning.account import Account
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.learning import Learning
 
 

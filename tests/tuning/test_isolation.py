@@ -13,8 +13,7 @@ from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.hosts import workers
 from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning import calls
-from tunery.tuning.context import Context
-from tunery.tuning.search import baselines as built_baselines
+from tunery.tuning.calls import Context
 from tunery.tuning.search import finals
 
 pytestmark = pytest.mark.jobs
@@ -161,14 +160,14 @@ def test_a_search_that_ends_its_process_goes_on_with_the_compilers_own_space(tmp
 
 
 def test_a_task_whose_reference_does_not_build_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = built_baselines.build_one
+    original = finals.build_one
 
     async def build_one(context: Context, task: Task, candidate: Candidate) -> Artifact | Measurement:
         if candidate.origin is Origin.PLANTED and task.workload.name == "matmul_0":
             return Measurement(Outcome.BUILD_FAILED, detail="planted")
         return await original(context, task, candidate)
 
-    monkeypatch.setattr(built_baselines, "build_one", build_one)
+    monkeypatch.setattr(finals, "build_one", build_one)
     report = run_in(tmp_path, "fake:ref?tasks=2", "24trials")
     expect_sound(report, tmp_path)
     bad, good = sorted(report.job.tasks, key=lambda state: state.name != "matmul_0")

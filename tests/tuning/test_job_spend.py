@@ -24,7 +24,7 @@ from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import Store, open_store
 from tunery.tuning import job, pipeline
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.pipeline import BuiltCandidate
 from tunery.tuning.search import task_search
 

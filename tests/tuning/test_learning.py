@@ -25,7 +25,7 @@ from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning.allocation.failing import LIKELY
 from tunery.tuning.learning import InitialModel, Learning
 from tunery.tuning.search import registry as search_registry
-from tunery.tuning.search.proposal_filter import ProposalFilter
+from tunery.tuning.search.proposer import ProposalFilter
 from tunery.tuning.search.registry import SearchRegistry
 
 pytestmark = pytest.mark.usefixtures("inline_workers")
@@ -166,7 +166,7 @@ def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_
     started: list[InitialModel | None] = []
     learning = SearchRegistry.learning
 
-    def sifter(*args: Any) -> ProposalFilter:
+    def proposal_filter(*args: Any) -> ProposalFilter:
         priors.append(args[3])
         return ProposalFilter(*args)
 
@@ -174,7 +174,7 @@ def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_
         started.append(start)
         return learning(self, target_key, start)
 
-    monkeypatch.setattr(search_registry, "ProposalFilter", sifter)
+    monkeypatch.setattr(search_registry, "ProposalFilter", proposal_filter)
     monkeypatch.setattr(SearchRegistry, "learning", spy)
     run_in(tmp_path, "fake:start?tasks=2", "4trials")
     assert set(priors) == {0.31}

@@ -22,7 +22,7 @@ from tunery.service.codec import request_of
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import open_store
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.job import TuningJob
 from tunery.tuning.search.finals import predicted_s
 from tunery.tuning.search.known import KnownCandidates

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from tunery.domain import TaskState
-from tunery.tuning.messages import latency_target_summary, unreached_summary
+from tunery.tuning.reporting import latency_target_summary, unreached_summary
 
 
 def state(key: str, *, reached: bool) -> TaskState:

@@ -13,7 +13,7 @@ from tunery.engines import Role
 from tunery.runtime.services import Proposal
 from tunery.store import open_store
 from tunery.tuning.account import PricedCharge
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
 
 SOME_FAIL = "fake:some?tasks=1&space=8x8x4&seed=3&refuse=0.3&noise=0"

@@ -15,7 +15,7 @@ from search_tools import context_of, fake_tasks, runtime_in
 from tunery.domain import Candidate, Record, Task
 from tunery.runtime.runtime import Runtime
 from tunery.store import Store, open_store
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.search.task_search import TaskSearch
 

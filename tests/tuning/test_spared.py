@@ -16,7 +16,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.service.session import query, tune
 from tunery.store import open_store
 from tunery.tuning.allocation.allocator import TaskProgress
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.job import TuningJob
 from tunery.tuning.search import finals
 from tunery.tuning.search.task_search import TaskSearch
@@ -73,8 +73,8 @@ def test_the_filter_drops_before_the_build_once_it_is_trusted_and_knows_its_erro
         second = tune(replace(request, seed=7))
     measured = {record.candidate.key for record in tried(tmp_path)}
     in_finals = {r.candidate.key for r in records_in(tmp_path, Mode.FINAL) if r.job_id == second.job.job_id}
-    yardsticks = builds.keys() - {key for _, key in before}
-    assert {key for key in again if key in builds} <= in_finals | yardsticks
+    baselines = builds.keys() - {key for _, key in before}
+    assert {key for key in again if key in builds} <= in_finals | baselines
     assert len(measured) == len(tried(tmp_path)), "no candidate was measured twice"
 
 
@@ -317,5 +317,5 @@ def test_a_task_whose_baseline_is_known_is_built_only_when_it_gets_a_trial(tmp_p
     with runtimes(counted_builds(second)):  # type: ignore[arg-type]
         again = tune(replace(request_in(tmp_path, "fake:known?tasks=4", "1trials"), seed=3))
     assert again.job.spend.trials == 1
-    yardsticks = {key for key in first if key not in {record.candidate.key for record in tried(tmp_path)}}
-    assert sum(second[key] for key in yardsticks) <= 2, "of one task, not of four"
+    baselines = {key for key in first if key not in {record.candidate.key for record in tried(tmp_path)}}
+    assert sum(second[key] for key in baselines) <= 2, "of one task, not of four"

@@ -16,7 +16,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.service.session import query, tune
 from tunery.store import Store, open_store
 from tunery.testing.fake_dialect import FakeDialect
-from tunery.tuning.allowance import RunBudget
+from tunery.tuning.account import RunBudget
 
 pytestmark = pytest.mark.jobs
 

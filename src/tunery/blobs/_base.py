@@ -2,6 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,14 @@ class Blobs(ABC):
 
         Done by itself now and then; nothing happens while another process does it.
         """
+
+    followers: tuple[Callable[[str], object], ...] = ()
+    """What hears of each blob that is released, as to drop its copies on another host."""
+
+    def tell_followers(self, digest: str) -> None:
+        """Called by `release`, and by `take`, when a blob was released."""
+        for follower in self.followers:
+            follower(digest)
 
     @property
     def place(self) -> BlobPlace | None:

@@ -102,6 +102,7 @@ class DirectoryBlobs(Blobs):
     def release(self, digest: str) -> None:
         with suppress(OSError):
             self._used(check_digest(digest)).unlink()
+        self.tell_followers(digest)
 
     @override
     def take(self, digest: str, path: Path) -> None:

@@ -11,16 +11,16 @@ from tunery.tuning.calls import (
     BUILD_DEADLINE_S,
     FIRST_RACE_DEADLINE_S,
     RACE_DEADLINE_S,
+    Context,
     Entrant,
     TaskBaselines,
     build_one,
     stage,
 )
 from tunery.tuning.calls import race as race_one
-from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.search import finals
-from tunery.tuning.search.baselines import BuiltBaselines
+from tunery.tuning.search.finals import BuiltBaselines
 from tunery.tuning.work import Work
 
 _SHOWN = 4
@@ -102,15 +102,15 @@ async def _measured(
     baselines: BuiltBaselines,
     at_hand: dict[str, Artifact],
 ) -> SingleMeasurement:
-    yardsticks = await baselines.get(context)
-    reference = yardsticks.reference[1]
-    most_s = await _first_deadline_s(context, task, yardsticks)
-    default = await _raced(context, task, yardsticks.baseline, reference, most_s=most_s)
+    task_baselines = await baselines.get(context)
+    reference = task_baselines.reference[1]
+    most_s = await _first_deadline_s(context, task, task_baselines)
+    default = await _raced(context, task, task_baselines.baseline, reference, most_s=most_s)
     if default.reference_failed:
         raise WorkError(f"nothing can be said of {task.workload.name}: {default.detail}")
     default_s = default.latency_s if default.outcome is Outcome.OK else None
-    if candidate is None or candidate.key == yardsticks.baseline[0].key:
-        candidate, first, challengers = yardsticks.baseline[0], default, []
+    if candidate is None or candidate.key == task_baselines.baseline[0].key:
+        candidate, first, challengers = task_baselines.baseline[0], default, []
     else:
         built = await build_one(context, task, candidate)
         if isinstance(built, Measurement):
@@ -121,7 +121,7 @@ async def _measured(
         challengers = [candidate]
     if first.outcome is not Outcome.OK:
         return _told(context, task, candidate, first, None)
-    baseline_s, results = await finals.hold(context, task, yardsticks, challengers, default_s, at_hand)
+    baseline_s, results = await finals.hold(context, task, task_baselines, challengers, default_s, at_hand)
     final = results[-1]
     if final.verification is not None and final.verification.passed and first.verification is not None:
         # One that loses in the finals leaves them before it was compared on all inputs.
@@ -130,12 +130,12 @@ async def _measured(
     return _told(context, task, candidate, final, baseline_s)
 
 
-async def _first_deadline_s(context: Context, task: Task, yardsticks: TaskBaselines) -> float:
+async def _first_deadline_s(context: Context, task: Task, task_baselines: TaskBaselines) -> float:
     """Return how long the first race may take: of a kernel that somebody has sent, by the time of its reference."""
     if not context.runtime.runs_users_code:
         return FIRST_RACE_DEADLINE_S
-    entrant = yardsticks.reference
-    if entrant[0].key == yardsticks.baseline[0].key:
+    entrant = task_baselines.reference
+    if entrant[0].key == task_baselines.baseline[0].key:
         return _REFERENCE_DEADLINE_S
     found, cost = await _run(context, task, entrant, entrant[1], most_s=_REFERENCE_DEADLINE_S)
     await context.account.post([cost])

@@ -7,7 +7,7 @@ from tunery._errors import CrashError, LostWorkerError, TuneryError, WorkError
 from tunery.delivery.ladder import KnownTask
 from tunery.domain import Candidate
 from tunery.engines import Role
-from tunery.runtime.services import Checked
+from tunery.runtime.services import CheckedBody
 from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.work import Work
 
@@ -38,9 +38,11 @@ async def _checked(work: Work, each: KnownTask) -> KnownTask:
     try:
         async with work.stage("build", Role.BUILDER, each.task.workload.kind, there[0]) as grant:
             found: tuple[Candidate, Candidate] = await runtime.call(
-                grant.worker, "yardsticks", each.task, deadline_s=BUILD_DEADLINE_S
+                grant.worker, "baselines", each.task, deadline_s=BUILD_DEADLINE_S
             )
-            checked: Checked = await runtime.call(grant.worker, "check", each.task, found[1], deadline_s=_DEADLINE_S)
+            checked: CheckedBody = await runtime.call(
+                grant.worker, "check", each.task, found[1], deadline_s=_DEADLINE_S
+            )
     except LostWorkerError:  # it is not the kernel's fault
         raise
     except CrashError as error:

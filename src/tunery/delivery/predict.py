@@ -36,11 +36,10 @@ from tunery.engines import Role
 from tunery.measuring.inputs import size_bytes
 from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Runtime
-from tunery.runtime.services import Checked, Pick, Prediction
+from tunery.runtime.services import CheckedBody, Pick, Prediction
 from tunery.store import Offer
 from tunery.tuning.account import Account, PricedCharge
-from tunery.tuning.calls import Entrant, stage
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context, Entrant, stage
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
 from tunery.tuning.search.finals import time_in_turns
@@ -247,11 +246,11 @@ async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> 
     return each
 
 
-async def _check(context: Context, task: Task, candidate: Candidate) -> Checked | str:
+async def _check(context: Context, task: Task, candidate: Candidate) -> CheckedBody | str:
     """Compare a candidate with the task's reference; say why where it does not build, hangs or crashes."""
     try:
         async with stage(context, task, "build", Role.BUILDER, runs=True) as grant:
-            checked: Checked = await context.runtime.call(
+            checked: CheckedBody = await context.runtime.call(
                 grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
             )
     except TuneryError as error:

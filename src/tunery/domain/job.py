@@ -1,11 +1,11 @@
-"""One user's request and its life."""
+"""One user's request and its life, and the problems of a delivery."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tunery.domain.budget import Prospect, Spend
-from tunery.domain.measurement import Outcome
+from tunery.domain.measurement import Candidate, Outcome
 
 DEFAULT_KIND = "tune"
 """The kind of a job that does not say what it is, as those of earlier versions."""
@@ -101,3 +101,28 @@ class JobStatus:
     @property
     def kind(self) -> str:
         return str(self.request.get("kind", DEFAULT_KIND))
+
+
+class Rung(StrEnum):
+    """How strong the evidence behind an answer is, strongest first."""
+
+    EXACT = "exact"
+    COMPATIBLE = "compatible-device"
+    ZERO_SHOT = "zero-shot"
+    DEFAULT = "compiler-default"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is delivered for one task: the candidate, its latency as re-timed in isolation, and its rung.
+
+    `candidate` is None on the last rung: the compiler's own default is used. `source` says where the candidate was
+    measured, if not on this host; on the rung of compatible devices the latencies are those of there.
+    """
+
+    task_key: str
+    rung: Rung
+    candidate: Candidate | None = None
+    latency_s: float | None = None
+    baseline_s: float | None = None
+    source: str = ""

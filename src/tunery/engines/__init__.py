@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from tunery._errors import UsageError
-from tunery.engines._base import Engine, HostControl, HostUse, OnUsage, Role, WorkerSpec
+from tunery.engines._base import Engine, HostUse, OnUsage, Role, WorkerSpec
 
 if TYPE_CHECKING:
     from tunery.engines.joined import JoinedEngine
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentEngine",
     "Engine",
-    "HostControl",
     "HostUse",
     "JoinedEngine",
     "LocalEngine",

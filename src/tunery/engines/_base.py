@@ -65,33 +65,6 @@ class HostUse:
     others: float
 
 
-class HostControl(ABC):
-    """What an engine can do about its workers' processes where it is beside them: see `Engine.control`.
-
-    Every method raises EngineError for a worker that is unknown.
-    """
-
-    @abstractmethod
-    def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        """Have a worker run on these CPUs from now on, however often its process is started anew."""
-
-    @abstractmethod
-    def pid(self, worker: str) -> int | None:
-        """Return the process id of the worker, None while it has no process."""
-
-    @abstractmethod
-    def cpu_s(self, worker: str) -> float:
-        """Return the CPU seconds used by all processes this worker has had."""
-
-    @abstractmethod
-    def own_cpu_s(self) -> float:
-        """Return the CPU seconds that the engine has used in processes that are no worker's."""
-
-    def obstacle(self) -> str:
-        """Say what keeps workers from being started, or from working, "" where nothing is known to."""
-        return ""
-
-
 class Engine(ABC):
     """Workers by id. A worker that dies or is killed is started again at its next call, with fresh state.
 
@@ -102,9 +75,6 @@ class Engine(ABC):
 
     blobs: Blobs
     """The blobs of this host, in the view that its workers share."""
-
-    control: HostControl | None = None
-    """Placement and CPU seconds; None where the engine cannot know them, as of processes on another host."""
 
     grows: bool = False
     """Whether hosts may join that are not among `hosts` yet."""
@@ -147,6 +117,25 @@ class Engine(ABC):
     def watch(self, changed: Callable[[str], None]) -> None:  # noqa: B027 - a host that cannot go away says nothing
         """Have `changed` called with a host's name, on a thread of the engine, whenever it has come or gone, or its use
         has changed."""
+
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:  # noqa: B027 - where it cannot, they run anywhere
+        """Have a worker run on these CPUs from now on, however often its process is started anew."""
+
+    def pid(self, worker: str) -> int | None:  # noqa: ARG002
+        """Return the process id of the worker, None while it has no process, or none that is known."""
+        return None
+
+    def cpu_s(self, worker: str) -> float | None:  # noqa: ARG002
+        """Return the CPU seconds used by all processes this worker has had; None where the engine cannot know."""
+        return None
+
+    def own_cpu_s(self) -> float:
+        """Return the CPU seconds that the engine has used in processes that are no worker's."""
+        return 0.0
+
+    def obstacle(self) -> str:
+        """Say what keeps workers from being started, or from working, "" where nothing is known to."""
+        return ""
 
     def hold_device(self, host: str = "") -> Future[Callable[[], None]]:
         """Wait for the right to measure on a further host, beside whoever else measures there.

@@ -1,11 +1,13 @@
-"""Arguments and results as JSON by a service's own annotations: what crosses the border between processes."""
+"""Arguments and results as JSON by a service's own annotations, and the blobs that they name."""
 
 import importlib
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
+from types import UnionType
+from typing import Annotated, Any, Union
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import PydanticSerializationError
@@ -13,7 +15,74 @@ from pydantic_core import PydanticSerializationError
 from tunery import _errors
 from tunery._errors import EngineError, RemoteError, TuneryError
 from tunery.blobs import Blobs
-from tunery.engines._blob_fields import Finder, blob_finder, find_all
+from tunery.domain.keys import BlobMark
+
+Finder = Callable[[Any], Iterable[str]]
+"""Yields the digests in a value of one type."""
+
+
+@cache
+def blob_finder(hint: Any) -> Finder | None:  # noqa: PLR0911 - one for each kind of type
+    """Return what finds the blobs in a value that is annotated so; None where there can be none.
+
+    Blobs are found in annotated dataclasses, tuples, sequences, sets, mappings and unions of such.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        if any(isinstance(mark, BlobMark) for mark in arguments[1:]):
+            return lambda value: (value,) if value else ()
+        return blob_finder(arguments[0])
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _in_dataclass(hint)
+    if origin in (Union, UnionType):
+        return _in_union(arguments)
+    if origin is tuple and not (len(arguments) == 2 and arguments[1] is ...):
+        return _in_places(arguments)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _in_each(blob_finder(arguments[1]), lambda value: value.values())
+    if isinstance(origin, type) and issubclass(origin, Iterable) and arguments:
+        return _in_each(blob_finder(arguments[0]), lambda value: value)
+    return None
+
+
+def find_all(finders: Iterable[Finder | None], values: Iterable[object]) -> tuple[str, ...]:
+    pairs = ((finder, value) for finder, value in zip(finders, values, strict=True) if finder is not None)
+    return tuple(dict.fromkeys(digest for finder, value in pairs for digest in finder(value)))
+
+
+def _in_each(inner: Finder | None, members: Callable[[Any], Iterable[Any]]) -> Finder | None:
+    return None if inner is None else lambda value: (digest for each in members(value) for digest in inner(each))
+
+
+def _in_dataclass(cls: type) -> Finder | None:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = {field.name: blob_finder(hints[field.name]) for field in fields(cls)}
+    inner = {name: finder for name, finder in found.items() if finder is not None}
+    if not inner:
+        return None
+    return lambda value: (d for name, finder in inner.items() for d in finder(getattr(value, name)))
+
+
+def _in_places(hints: tuple[Any, ...]) -> Finder | None:
+    inner = [blob_finder(hint) for hint in hints]
+    return (lambda value: find_all(inner, value)) if any(inner) else None
+
+
+def _in_union(hints: tuple[Any, ...]) -> Finder | None:
+    arms = [(_class_of(hint), finder) for hint in hints if (finder := blob_finder(hint)) is not None]
+    if not arms:
+        return None
+    return lambda value: (d for cls, finder in arms if isinstance(value, cls) for d in finder(value))
+
+
+def _class_of(hint: Any) -> type:
+    """Return the class that a value of a type has, as far as arms of a union are told apart by it."""
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        return _class_of(typing.get_args(hint)[0])
+    found = origin or hint
+    return found if isinstance(found, type) else object
+
 
 _CONFIG = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -32,10 +101,6 @@ class Signatures:
             self.cls: type[Any] = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise EngineError(f"service {service!r} is not an importable module:Class: {error}") from error
-        self._adapters: dict[tuple[str, int], TypeAdapter[Any]] = {}
-        self._results: dict[str, TypeAdapter[Any]] = {}
-        self._finders: dict[tuple[str, int], list[Finder | None]] = {}
-        self._result_finders: dict[str, Finder | None] = {}
 
     def encode_settings(self, settings: Mapping[str, Any]) -> bytes:
         """Return the constructor's keyword arguments as JSON."""
@@ -52,17 +117,17 @@ class Signatures:
 
     def encode_arguments(self, method: str, args: tuple[object, ...]) -> bytes:
         """Return a call's arguments as a JSON array."""
-        return _dump(self._arguments_adapter(method, len(args)), args, method)
+        return _dump(_arguments(self._function(method), len(args))[0], args, method)
 
     def decode_arguments(self, method: str, count: int, body: bytes) -> tuple[Any, ...]:
-        return tuple(self._arguments_adapter(method, count).validate_json(body))
+        return tuple(_arguments(self._function(method), count)[0].validate_json(body))
 
     def encode_result(self, method: str, result: object) -> bytes:
         """Return a method's result as JSON; TypeError where it does not fit the return annotation."""
-        return _dump(self._result_adapter(method), (result,), f"the result of {method}")
+        return _dump(_returned(self._function(method))[0], (result,), f"the result of {method}")
 
     def decode_result(self, method: str, body: bytes) -> Any:
-        return self._result_adapter(method).validate_json(body)[0]
+        return _returned(self._function(method))[0].validate_json(body)[0]
 
     def blobs_in_settings(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the blobs that the constructor's arguments name."""
@@ -70,16 +135,10 @@ class Signatures:
         return find_all([blob_finder(hints.get(name, Any)) for name in settings], settings.values())
 
     def blobs_in_arguments(self, method: str, args: tuple[object, ...]) -> tuple[str, ...]:
-        key = method, len(args)
-        if key not in self._finders:
-            self._finders[key] = [blob_finder(hint) for hint in self._argument_types(method, len(args))]
-        return find_all(self._finders[key], args)
+        return find_all(_arguments(self._function(method), len(args))[1], args)
 
     def blobs_in_result(self, method: str, result: object) -> tuple[str, ...]:
-        if method not in self._result_finders:
-            hint = typing.get_type_hints(self._function(method), include_extras=True).get("return", Any)
-            self._result_finders[method] = blob_finder(hint)
-        return find_all([self._result_finders[method]], [result])
+        return find_all([_returned(self._function(method))[1]], [result])
 
     def _settings_adapter(self, names: Sequence[str]) -> TypeAdapter[Any]:
         parameters: dict[str, inspect.Parameter] = {}
@@ -98,38 +157,33 @@ class Signatures:
             return {}
         return typing.get_type_hints(self.cls.__init__, include_extras=True)
 
-    def _arguments_adapter(self, method: str, count: int) -> TypeAdapter[Any]:
-        known = self._adapters.get((method, count))
-        if known is not None:
-            return known
-        return self._adapters.setdefault((method, count), _adapter(self._argument_types(method, count)))
-
-    def _argument_types(self, method: str, count: int) -> list[Any]:
-        function = self._function(method)
-        signature = inspect.signature(function)
-        try:
-            bound = signature.bind(*range(count + 1))  # one more for self
-        except TypeError as error:
-            raise TypeError(f"{self.cls.__name__}.{method} called with {count} arguments: {error}") from None
-        hints = typing.get_type_hints(function, include_extras=True)
-        types: list[Any] = []
-        for name, value in bound.arguments.items():
-            repeated = len(value) if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else 1
-            types += [hints.get(name, Any)] * repeated
-        return types[1:]
-
-    def _result_adapter(self, method: str) -> TypeAdapter[Any]:
-        known = self._results.get(method)
-        if known is not None:
-            return known
-        hints = typing.get_type_hints(self._function(method), include_extras=True)
-        return self._results.setdefault(method, _adapter([hints.get("return", Any)]))
-
     def _function(self, method: str) -> Callable[..., Any]:
         function = None if method.startswith("_") else getattr(self.cls, method, None)
         if not inspect.isfunction(function):
             raise TypeError(f"{self.cls.__name__} has no public method {method!r}")
         return function
+
+
+@cache
+def _arguments(function: Callable[..., Any], count: int) -> tuple[TypeAdapter[Any], Sequence[Finder | None]]:
+    """Return how `count` arguments of a method become JSON, and what finds the blobs in each."""
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(*range(count + 1))  # one more for self
+    except TypeError as error:
+        raise TypeError(f"{function.__qualname__} called with {count} arguments: {error}") from None
+    hints = typing.get_type_hints(function, include_extras=True)
+    types: list[Any] = []
+    for name, value in bound.arguments.items():
+        repeated = len(value) if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else 1
+        types += [hints.get(name, Any)] * repeated
+    return _adapter(types[1:]), [blob_finder(hint) for hint in types[1:]]
+
+
+@cache
+def _returned(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], Finder | None]:
+    hint = typing.get_type_hints(function, include_extras=True).get("return", Any)
+    return _adapter([hint]), blob_finder(hint)
 
 
 @lru_cache(maxsize=256)

@@ -11,8 +11,7 @@ from typing_extensions import override
 from tunery._errors import EngineError
 from tunery.blobs import Blobs
 from tunery.domain import HostFacts
-from tunery.engines._base import Engine, HostControl, HostUse, WorkerSpec
-from tunery.engines._followed import FollowedBlobs
+from tunery.engines._base import Engine, HostUse, WorkerSpec
 
 
 class JoinedEngine(Engine):
@@ -20,7 +19,6 @@ class JoinedEngine(Engine):
 
     A worker is started on the host that its spec names, on the first where it names none. Its id is `HOST/ID`. The
     engines were made with the same blobs, and each brings to its host what a call needs. They are closed with this one.
-    There is a host control where every host has one.
 
     Raises:
         EngineError: there is no host.
@@ -33,10 +31,7 @@ class JoinedEngine(Engine):
         self._engines: dict[str, Engine] = {}
         self._left: frozenset[str] = frozenset()
         self._listeners: list[Callable[[str], None]] = []
-        self._followers: list[Callable[[str], object]] = []
-        first = next(iter(engines.values()))
-        self.blobs = FollowedBlobs(first.blobs, self._followers)
-        self.control = _JoinedControl(self._engines)
+        self.blobs = next(iter(engines.values())).blobs
         for host, engine in engines.items():
             self.add(host, engine)
 
@@ -44,10 +39,6 @@ class JoinedEngine(Engine):
         """Have a further host's engine join."""
         if host in self._engines or "/" in host:
             raise EngineError(f"two hosts are called {host!r}, or none may be; give one of them another name")
-        if self._engines:
-            self._followers.append(engine.blobs.release)
-        if engine.control is None:
-            self.control = None
         self._engines[host] = engine
         for listener in self._listeners:
             listener(host)
@@ -112,6 +103,29 @@ class JoinedEngine(Engine):
         return engine.generation(name)
 
     @override
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:
+        engine, name = _find(self._engines, worker)
+        engine.place(name, cores)
+
+    @override
+    def pid(self, worker: str) -> int | None:
+        engine, name = _find(self._engines, worker)
+        return engine.pid(name)
+
+    @override
+    def cpu_s(self, worker: str) -> float | None:
+        engine, name = _find(self._engines, worker)
+        return engine.cpu_s(name)
+
+    @override
+    def own_cpu_s(self) -> float:
+        return sum(engine.own_cpu_s() for engine in list(self._engines.values()))
+
+    @override
+    def obstacle(self) -> str:
+        return next(filter(None, (engine.obstacle() for engine in list(self._engines.values()))), "")
+
+    @override
     def hold_device(self, host: str = "") -> Future[Callable[[], None]]:
         return self._engines[host or self.hosts[0]].hold_device()
 
@@ -120,40 +134,6 @@ class JoinedEngine(Engine):
         with ThreadPoolExecutor() as threads:  # a host that does not answer holds up none of the others
             for closed in [threads.submit(engine.close) for engine in self._engines.values()]:
                 closed.result()
-
-
-class _JoinedControl(HostControl):
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
-        self._engines = engines
-
-    def _find(self, worker: str) -> tuple[HostControl, str]:
-        engine, name = _find(self._engines, worker)
-        assert engine.control is not None
-        return engine.control, name
-
-    @override
-    def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        control, name = self._find(worker)
-        control.place(name, cores)
-
-    @override
-    def pid(self, worker: str) -> int | None:
-        control, name = self._find(worker)
-        return control.pid(name)
-
-    @override
-    def cpu_s(self, worker: str) -> float:
-        control, name = self._find(worker)
-        return control.cpu_s(name)
-
-    @override
-    def own_cpu_s(self) -> float:
-        return sum(engine.control.own_cpu_s() for engine in list(self._engines.values()) if engine.control)
-
-    @override
-    def obstacle(self) -> str:
-        found = (engine.control.obstacle() for engine in list(self._engines.values()) if engine.control)
-        return next(filter(None, found), "")
 
 
 def _find(by_host: Mapping[str, Engine], worker: str) -> tuple[Engine, str]:

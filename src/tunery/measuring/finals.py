@@ -8,7 +8,7 @@ from typing import Any
 
 from tunery.devices import Watch
 from tunery.domain import Measurement, Mode, Outcome, Verification, median_interval
-from tunery.domain.ties import CLOSE
+from tunery.domain.measurement import CLOSE
 from tunery.measuring.hygiene import pace
 from tunery.measuring.sampling import Sample, Sampler
 from tunery.measuring.settings import MeasuringSettings

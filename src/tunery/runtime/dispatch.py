@@ -62,7 +62,7 @@ class WithdrawnError(WorkError):
     """A stage was taken back before its turn came: its job's budget is used up."""
 
 
-class MovedError(Exception):
+class RerouteError(Exception):
     """A stage was taken back because its host has left: ask for it on another one."""
 
 
@@ -181,7 +181,7 @@ class Dispatch:
 
     def reroute(self, stage_ids: Iterable[str]) -> None:
         for stage_id in stage_ids:
-            self._take_back(stage_id, MovedError("it is to go to another host"))
+            self._take_back(stage_id, RerouteError("it is to go to another host"))
 
     def _take_back(self, stage_id: str, why: Exception) -> None:
         ready = self.waiting.get(stage_id)

@@ -56,7 +56,7 @@ class Foreign:
         else:
             self._left_s = min(self._patience_s, self._left_s + _REFILL * (at_s - since_s))
 
-    def hurry(self, patience_s: float) -> None:
+    def limit_patience(self, patience_s: float) -> None:
         """Wait no longer than this until quiet time has brought more patience: a short job has no time to give."""
         self._left_s = min(self._left_s, max(patience_s, 0.0))
 
@@ -119,7 +119,7 @@ def marked(measurement: Measurement, foreign: ForeignWatch | None) -> Measuremen
     return replace(measurement, context=context)
 
 
-def lenient(incumbent_s: float | None, foreign: ForeignWatch | None) -> float | None:
+def relaxed_incumbent_s(incumbent_s: float | None, foreign: ForeignWatch | None) -> float | None:
     """Return what a candidate is raced against: under load the incumbent would take longer too, up to twice."""
     return incumbent_s * 2 if incumbent_s and foreign and foreign.share.disturbed else incumbent_s
 

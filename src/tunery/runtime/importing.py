@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tunery.dialects import named_dialect
 from tunery.domain import Network, Target, Task, merged_network, merged_tasks
 
 IMPORT_DEADLINE_S = 1800.0
@@ -93,3 +94,8 @@ async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tu
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return tasks[0].result(), tasks[1].result()
+
+
+def absolute(model: str) -> str:
+    """Return a model's name as a process in another directory may use it: a file's whole path, any other as it is."""
+    return model if model.startswith("zoo:") or named_dialect(model) else str(Path(model).resolve())

@@ -1,4 +1,4 @@
-"""Starting and ending the workers of one dialect."""
+"""Opening an engine with the hosts that the user has added, and the workers of one dialect on it."""
 
 import asyncio
 import logging
@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-from tunery._errors import HostError, UsageError
-from tunery._settings import cache_directory, settings
+from tunery._errors import EngineError, HostError, UsageError
+from tunery._settings import cache_directory, hosts_file, settings
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import HERE, DeviceDescription
-from tunery.engines import Engine, JoinedEngine, engine_class
+from tunery.engines import AgentEngine, Engine, JoinedEngine, engine_class
 from tunery.engines.remote.registry import added_hosts, host_named
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
-from tunery.runtime.hosts.added import AddedHosts
 from tunery.runtime.runtime import Runtime, make_scratch
 from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore
@@ -139,3 +138,64 @@ async def introduce(runtime: Runtime, store: AsyncStore) -> DeviceDescription:
     device = await runtime.device()
     await store.write(lambda opened: opened.devices.save(device.fingerprint, device.as_facts(), runtime.measured_on))
     return device
+
+
+_LOOK_S = 1.0
+
+
+class AddedHosts:
+    """Has the hosts that were added join an engine; with `follow` those too that are added later, until `close`.
+
+    One that is removed leaves, one whose command was changed is reached by the new one.
+    """
+
+    def __init__(self, engine: JoinedEngine, blobs: Blobs, *, follow: bool) -> None:
+        self._engine, self._blobs = engine, blobs
+        self._agents: dict[str, AgentEngine] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, args=(_state(),), name="tunery-added", daemon=True)
+        self._look()
+        if follow:
+            self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _follow(self, known: object) -> None:
+        while not self._over.wait(_LOOK_S):
+            if (state := _state()) == known:
+                continue
+            known = state
+            try:
+                self._look()
+            except (UsageError, EngineError) as error:
+                _log.warning("the hosts that were added are not followed: %s", error)
+
+    def _look(self) -> None:
+        """Take in which hosts there are now."""
+        commands = {host.name: host.connect for host in added_hosts()}
+        for name in [name for name in self._agents if name not in commands and name in self._engine.hosts]:
+            self._engine.leave(name)
+            self._agents[name].give_up("it was removed")
+        for name, connect in commands.items():
+            if name in self._agents:
+                self._engine.come_back(name)
+                self._agents[name].reach_by(connect)
+            else:
+                agent = AgentEngine(name, connect, self._blobs)
+                try:
+                    self._engine.add(name, agent)
+                except EngineError:
+                    agent.close()
+                    raise
+                self._agents[name] = agent
+
+
+def _state() -> tuple[int, ...] | None:
+    try:
+        found = hosts_file().stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

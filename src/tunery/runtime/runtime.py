@@ -26,11 +26,10 @@ from tunery.devices.lock import DeviceLock
 from tunery.dialects import CrossCompiler, Space, get_dialect
 from tunery.domain import HERE, Artifact, Calibration, DeviceDescription
 from tunery.engines import Engine, Role
-from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
+from tunery.runtime.dispatch import Dispatch, Pin, RerouteError, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share
 from tunery.runtime.hosts.further import FurtherHosts, HostDevice
-from tunery.runtime.hosts.usage import StageUsage
-from tunery.runtime.hosts.workers import WorkerPools
+from tunery.runtime.hosts.workers import StageUsage, WorkerPools
 from tunery.runtime.spec import RuntimeSpec
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 from tunery.scheduling.paces import HostLoad, Paces
@@ -256,7 +255,7 @@ class Runtime:
                 self._waiting_builds[request.stage_id] = host
             try:
                 await self.dispatch.permission(asked)
-            except MovedError:
+            except RerouteError:
                 wanted.close()
             else:
                 return host, asked
@@ -434,13 +433,11 @@ class Runtime:
             pinned[self._name(worker)] = Pin(mine, lambda _: None)
             for other, pin in list(pinned.items()):
                 if other != self._name(worker) and set(pin.cores) & set(mine):
-                    self.dispatch.pin(other, pin.place, self._shunned())
+                    self.dispatch.pin(other, pin.place, self._measuring_cores())
             return
-        control = self.engine.control
-        move = (lambda _: None) if control is None else partial(control.place, worker)
-        self.dispatch.pin(self._name(worker), move, self._shunned())
+        self.dispatch.pin(self._name(worker), partial(self.engine.place, worker), self._measuring_cores())
 
-    def _shunned(self) -> tuple[int, ...]:
+    def _measuring_cores(self) -> tuple[int, ...]:
         """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""
         return tuple(core for slot in self.pools.slots for core in slot)
 

@@ -9,8 +9,7 @@ from typing import Any
 from tunery.domain import DEFAULT_KIND, Budget, JobStatus
 from tunery.domain.keys import canonical_json
 from tunery.domain.request import Request, ShareRequest, Trimming
-from tunery.runtime.importing import ImportedModel
-from tunery.runtime.preparing import absolute
+from tunery.runtime.importing import ImportedModel, absolute
 from tunery.service.kinds import identity
 
 _QUEUE = "queue"  # the store does not take what begins so for a part of the job's identity

@@ -278,8 +278,7 @@ class JobManager:
                 f"the cache {cache_directory()} cannot be used: {error.strerror}; give it the mode 0700, or name "
                 "another one by TUNERY_CACHE"
             )
-        controls = (runtime.engine.control for runtime in self.runner.runtimes)
-        return next(filter(None, (control.obstacle() for control in controls if control)), "")
+        return next(filter(None, (runtime.engine.obstacle() for runtime in self.runner.runtimes)), "")
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -74,10 +74,12 @@ class Claims:
 
 
 def end_claims(connection: Connection, measured: Iterable[Record]) -> None:
-    claimed = sa.tuple_(_table.c.task_key, _table.c.conditions, _table.c.candidate_key)
-    keys = {(one.candidate.task_key, _conditions(one.provenance), one.candidate.key) for one in measured}
-    for some in batched(keys):
-        connection.execute(sa.delete(_table).where(claimed.in_(some)))
+    keys: dict[tuple[str, Provenance], set[str]] = {}
+    for one in measured:
+        keys.setdefault((one.candidate.task_key, one.provenance), set()).add(one.candidate.key)
+    for here, ended in keys.items():
+        for some in batched(ended):
+            connection.execute(sa.delete(_table).where(*_here(*here), _table.c.candidate_key.in_(some)))
 
 
 def _row(task_key: str, provenance: Provenance, key: str) -> dict[str, str]:

@@ -1,6 +1,8 @@
-"""The devices on which something was measured: what their fingerprints stand for."""
+"""The devices on which something was measured, and their calibrations."""
 
+import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from tunery._errors import NothingFoundError
+from tunery.domain import Calibration
 from tunery.domain.device import fingerprint_of
 from tunery.store.database import schema
-from tunery.store.database.codec import encode, plain
+from tunery.store.database.codec import decode, encode, plain
 from tunery.store.database.connection import Database, database_time, upsert
 
 _table = schema.devices
@@ -106,3 +109,32 @@ def insert_elsewhere(connection: Connection, devices: Mapping[str, Mapping[str, 
 
 def _device(row: RowMapping) -> KnownDevice:
     return KnownDevice(row["fingerprint"], plain(row["facts"]), row["host"], row["first_seen"], row["last_seen"])
+
+
+_calibrations = schema.calibrations
+
+
+class Calibrations(Database):
+    """The store's calibrations."""
+
+    def save_calibration(self, calibration: Calibration) -> None:
+        place = {"device": calibration.device, "dialect": calibration.dialect, "threads": calibration.threads}
+        row = {**place, "document": encode(calibration)}
+        self.write(lambda connection: upsert(connection, _calibrations, row, replaced=["document"]))
+
+    def calibration(self, device: str, dialect: str, threads: int) -> Calibration | None:
+        """Return what is known of a device (by its fingerprint), None if it was never calibrated so."""
+        return next((c for c in self.calibrations(device) if (c.dialect, c.threads) == (dialect, threads)), None)
+
+    def calibrations(self, device: str) -> list[Calibration]:
+        """Return all calibrations of a device, by dialect and threads.
+
+        One that cannot be read (of another version of tunery) is as good as none: the device is calibrated again.
+        """
+        text = sa.cast(_calibrations.c.document, sa.Text)
+        query = sa.select(text).filter_by(device=device).order_by(_calibrations.c.dialect, _calibrations.c.threads)
+        found = []
+        for document in self.read(lambda connection: connection.execute(query).scalars().all()):
+            with suppress(ValueError):
+                found.append(decode(Calibration, json.loads(document)))
+        return found

@@ -17,8 +17,7 @@ from tunery.store._events import insert_event, lost_job
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, encode, plain
 from tunery.store.database.connection import Database, batched, database_time, inserted
-from tunery.store.database.lease import Owner, lives, this_process
-from tunery.store.database.news import announce
+from tunery.store.database.lease import Owner, announce, lives, this_process
 
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
 _NOT_IDENTITY = frozenset({"budget", "options", "queue", "store"})

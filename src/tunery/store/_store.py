@@ -21,21 +21,18 @@ from sqlalchemy.exc import DBAPIError
 from tunery._errors import StoreAwayError, StoreError
 from tunery._settings import settings
 from tunery.domain import Record, Task
-from tunery.store._accounts import Accounts
-from tunery.store._calibrations import Calibrations
+from tunery.store._accounts import Accounts, Months
 from tunery.store._claims import Claims
-from tunery.store._devices import Devices
+from tunery.store._devices import Calibrations, Devices
 from tunery.store._events import Events
 from tunery.store._jobs import Jobs
 from tunery.store._ledger import Charge, Ledger
-from tunery.store._months import Months
 from tunery.store._networks import Networks
 from tunery.store._upkeep import Upkeep
 from tunery.store.database import schema
-from tunery.store.database.connection import Database
-from tunery.store.database.failures import is_lost, translate
+from tunery.store.database.connection import Database, is_lost, translate
 from tunery.store.database.file import check_plain, is_read_only, prepare, read_into_memory
-from tunery.store.database.news import waiting_jobs
+from tunery.store.database.lease import waiting_jobs
 from tunery.store.database.place import VARIABLE, resolve, shown
 from tunery.store.database.schema import upgrade, version
 from tunery.store.exchange.interchange import Interchange

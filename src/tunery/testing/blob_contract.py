@@ -141,6 +141,14 @@ class BlobsContract(ABC):
         assert blobs.has(digests[0])
         assert sum(map(blobs.has, digests)) == 2
 
+    def test_followers_hear_of_each_release(self, blobs: Blobs, tmp_path: Path) -> None:
+        heard = list[str]()
+        released, taken = blobs.put(b"released"), blobs.put(b"taken")
+        blobs.followers = (heard.append,)
+        blobs.release(released)
+        blobs.take(taken, tmp_path / "taken")
+        assert heard == [released, taken]
+
     def test_a_file_that_is_taken_is_the_takers_own(self, blobs: Blobs, tmp_path: Path) -> None:
         for temporary in (False, True):
             digest, path = blobs.put(b"as it was", temporary=temporary), tmp_path / f"{temporary}"

@@ -77,6 +77,7 @@ class FakeBlobs(Blobs):
             self._temporary.pop(digest, None)
             if "_files" in vars(self):
                 (self._files / digest).unlink(missing_ok=True)
+        self.tell_followers(digest)
 
     @override
     def take(self, digest: str, path: Path) -> None:

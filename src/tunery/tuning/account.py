@@ -1,17 +1,20 @@
 """A job's account: whatever is done in its name is charged here, in core-seconds, joules and money."""
 
+import math
 import platform
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tunery.accounting.machine import Part
+from tunery.accounting.meter import Plan
 from tunery.accounting.power import Power
 from tunery.accounting.prices import Prices
 from tunery.domain import Candidate, Record, Spend, Task
 from tunery.runtime.runtime import Runtime
 from tunery.store import AsyncStore, Charge
-from tunery.tuning.allocation.allocator import Cost
+from tunery.tuning.allocation.allocator import Cost, Unit, unit_of
 
 OVERHEAD, MANAGE, IDLE = "overhead", "manage", "idle"
 """Stages of no candidate: workers coming up and work cut short, this process's own, the machine that no stage paid."""
@@ -37,7 +40,7 @@ class Account:
         self._part, self._idle_core_s, self._closed = Part(), 0.0, False
         self._core_s = self._joules = 0.0
         self._by_task: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0))
-        self._aside: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._deferred: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     async def post(self, bills: Iterable[PricedCharge]) -> None:
         """Price bills and store them in one commit; what could not be stored is left for the next `settle`."""
@@ -85,13 +88,13 @@ class Account:
 
     def defer(self, candidate: Candidate, core_s: float) -> None:
         """Keep what a build took for the bill that will say what came of the candidate: it is no overhead meanwhile."""
-        self._aside[candidate.task_key, candidate.key] += core_s
+        self._deferred[candidate.task_key, candidate.key] += core_s
         self._runtime.claim(core_s)
 
-    def take_back(self, candidates: Iterable[Candidate]) -> None:
+    def settle_deferred(self, candidates: Iterable[Candidate]) -> None:
         """Let go of what was set aside for candidates, to bill it now, or because nothing comes of them."""
         for candidate in candidates:
-            self._runtime.claim(-self._aside.pop((candidate.task_key, candidate.key), 0.0))
+            self._runtime.claim(-self._deferred.pop((candidate.task_key, candidate.key), 0.0))
 
     def core_s(self) -> float:
         """Return the core-seconds of this run, with what is not billed yet."""
@@ -110,8 +113,8 @@ class Account:
         That is workers' starts, builds that wait for their races, and this process. Jobs that run at once each count
         all of it until one of them settles: a limit is rather kept too early than exceeded.
         """
-        runtime, aside_s = self._runtime, sum(self._aside.values())
-        return aside_s + runtime.in_use(self._job_id) + runtime.unclaimed_core_s() + runtime.dispatch.own_s()
+        runtime, deferred_s = self._runtime, sum(self._deferred.values())
+        return deferred_s + runtime.in_use(self._job_id) + runtime.unclaimed_core_s() + runtime.dispatch.own_s()
 
     async def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did.
@@ -184,3 +187,138 @@ def _sum(amounts: Iterable[float | None]) -> float | None:
     """Add up what is known, None where nothing is."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if known else None
+
+
+class RunBudget:
+    """The limits of a job read at this moment, in a run that `began` then (monotonic seconds) after `before` was spent.
+
+    `trials` are those of all runs, kept up to date by whoever counts them. Of a limit of time `reserve` is kept for
+    what follows: compiling, comparing, and the way back to the prompt.
+    """
+
+    def __init__(  # noqa: PLR0917 - limits and what they count from
+        self,
+        limits: Plan,
+        before: Spend,
+        account: Account,
+        cores: int,
+        began: float,
+        reserve: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.limits, self.account, self._reserve = limits, account, reserve
+        self._own, self._why = limits, ""
+        self._cores, self._began = cores, began
+        self._ended: float | None = None
+        self.correct(before)
+
+    def correct(self, before: Spend) -> None:
+        """Take in what earlier runs have really spent."""
+        self._before, self.trials = before, before.trials
+
+    def limit_money(self, most: float, why: str = "") -> None:
+        """Let all runs cost no more than `most`, and than the job's own limit."""
+        money = most if self._own.money is None else min(self._own.money, most)
+        self.limits, self._why = replace(self._own, money=money), why
+
+    def limited_by(self) -> str:
+        """Return why a limit beside the job's own ends it earlier than these, "" where none does."""
+        left_s, own_s = self._seconds_left(self.limits), self._seconds_left(self._own)
+        return "" if left_s is None or (own_s is not None and own_s <= left_s) else self._why
+
+    @property
+    def prices(self) -> Prices:
+        """The price sheet that money is counted by."""
+        return self.account.prices
+
+    @property
+    def unit(self) -> Unit:
+        """What gains are weighed against: the unit of the job's own limits."""
+        return unit_of(self._own)
+
+    @property
+    def earlier_s(self) -> float:
+        return self._before.wall_s
+
+    @property
+    def reserve_s(self) -> float:
+        return self._reserve()
+
+    def elapsed_s(self) -> float:
+        return (self._ended or time.monotonic()) - self._began
+
+    @property
+    def ended(self) -> bool:
+        return self._ended is not None
+
+    def end(self) -> None:
+        self._ended = time.monotonic()
+
+    def left_s(self) -> float | None:
+        """Return how long this run may go on, None without a limit of time, money or energy."""
+        left_s, until_s = self._seconds_left(self.limits), self.until_end_s()
+        return left_s if left_s is None or until_s is None else min(left_s, until_s - self.reserve_s)
+
+    def _seconds_left(self, limits: Plan) -> float | None:
+        """Return how long this run may go on within limits: energy is turned into time by the rate at which it was used
+        so far, money as if the job were alone."""
+        total_s, joules = self._total_s(), self._joules()
+        watts = max(joules / max(total_s, 1.0), 1e-3)
+        left = []
+        if limits.seconds is not None:
+            left.append(limits.seconds - total_s)
+        if limits.joules is not None:
+            left.append((limits.joules - joules) / watts)
+        if limits.money is not None:
+            rate = self.prices.of_machine(self._cores) + self.prices.of_energy(watts)
+            left.append((limits.money - self._money()) / max(rate, 1e-12))
+        return min(left, default=None)
+
+    def _total_s(self) -> float:
+        return self._before.wall_s + self.elapsed_s()
+
+    def _joules(self) -> float:
+        return (self._before.joules or 0.0) + self.account.joules()
+
+    def _money(self) -> float:
+        """Return what all runs of the job cost: the machine, a part of it in this run, and electricity."""
+        machine = self.prices.of_machine(self._cores * self.account.machine_s())
+        return (self._before.money or 0.0) + machine + self.prices.of_energy(self.account.joules())
+
+    def until_end_s(self) -> float | None:
+        """Return how long it is to the end of a limit of time, None without one."""
+        seconds = self.limits.seconds
+        return None if seconds is None else seconds - self._total_s()
+
+    def whole_s(self) -> float:
+        """Return the seconds that the whole budget is worth at the rate so far, 0 where nothing limits the time."""
+        left_s = self.left_s()
+        return 0.0 if left_s is None else max(left_s + self._total_s(), 0.0)
+
+    def spare_s(self, reserve_s: float, most: float = 0.5) -> float:
+        """Return how long the run may go on if `reserve_s`, at most the share `most` of the whole, are set aside."""
+        left_s = self.left_s()
+        return math.inf if left_s is None else left_s - min(reserve_s, most * self.whole_s())
+
+    def trials_left(self, in_flight: int) -> int | None:
+        """Return how many more trials may be started, None for no limit."""
+        return None if self.limits.trials is None else max(self.limits.trials - self.trials - in_flight, 0)
+
+    def remaining(self) -> dict[str, float]:
+        """Return what is left of each limit, by the names in Plan; what was used in excess is negative."""
+        limits, used = self.limits, (self._total_s(), float(self.trials), self._money(), self._joules())
+        most = {"seconds": limits.seconds, "trials": limits.trials, "money": limits.money, "joules": limits.joules}
+        pairs = zip(most.items(), used, strict=True)
+        return {name: limit - amount for (name, limit), amount in pairs if limit is not None}
+
+    def spend(self) -> Spend:
+        """Return what all runs have used, as far as it is known without the ledger."""
+        return Spend(
+            wall_s=self._total_s(),
+            core_s=self._before.core_s + self.account.core_s(),
+            trials=self.trials,
+            joules=self._joules(),
+            modelled=self.account.power.modelled,
+            machine_s=(self._before.machine_s or self._before.wall_s) + self.account.machine_s(),
+            money=self._money(),
+            currency=self.prices.currency,
+        )

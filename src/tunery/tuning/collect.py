@@ -8,6 +8,7 @@ naive program runs three times in all, to check what may be recorded as right.
 """
 
 import asyncio
+import sys
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -19,7 +20,6 @@ from functools import partial
 import numpy as np
 
 from tunery._errors import EngineError, UsageError, WorkError
-from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.costmodels import CostModel, FeatureRows, Layout, load_cost_model
 from tunery.dialects import Observation
 from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Task
@@ -32,8 +32,7 @@ from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.services import Prediction, Proposal
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
-from tunery.tuning.calls import stage
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context, stage
 from tunery.tuning.learning import Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
 from tunery.tuning.search.proposer import PROPOSE_DEADLINE_S
@@ -43,7 +42,6 @@ _BATCH = 24
 _BUILDS = Builds(deadline_s=4.0)
 _SLOW_BUILD_S, _SLOW_SHARE = 0.6, 8
 _MOST_FLOP = 4e9  # the naive program takes about a second for each 1e9
-_LEAVE_REFERENCES_S = 120.0
 _REASONS = 3  # why networks could not be had: of a hundred misspelt names these are enough
 # Most of a network's time is in these: they get more tasks than the others.
 _TURNS = {"conv2d": 3, "matmul": 3, "depthwise": 2}
@@ -251,7 +249,7 @@ class Collector:
         self.report = CollectReport()
         self._context, self._queue, self._per_task = context, deque(tasks), per_task
         self._notify, self._stop = notify, stop
-        self._meter = BudgetMeter(Plan(request.budget.seconds, request.budget.trials, _BATCH))
+        self._budget = request.budget
         self._text = cost_model
         # A model that a dialect has of its own kind (the fake one) cannot be asked here.
         self._model = _loaded(self._text)
@@ -316,8 +314,7 @@ class Collector:
     ) -> int:
         """Measure what a delivery without measuring would choose from, and return how many that was."""
         context, seed = self._context, self._context.seed + len(told)  # a resumed task looks elsewhere
-        left = self._meter.trials_left(self._in_flight)
-        looks = quota if left is None else min(quota, left)
+        looks = min(quota, self._trials_left())
         self._in_flight += looks
         try:
             async with stage(context, task, "propose", Role.PROPOSER, looks, proposer) as grant:
@@ -347,7 +344,7 @@ class Collector:
         context, opened = self._context, False
         news: list[Observation] = []
         while quota > 0 and not self._over():
-            size = min(_BATCH, quota, self._room())
+            size = min(_BATCH, quota, self._trials_left())
             self._in_flight += size
             try:
                 async with stage(context, task, "propose", Role.PROPOSER, size, proposer) as grant:
@@ -399,21 +396,24 @@ class Collector:
         self.report.outcomes[measurement.outcome.value] += 1
         self.report.kinds[task.workload.kind] += 1
 
-    def _room(self) -> int:
-        self._meter.trials = self._context.trials
-        left = self._meter.trials_left(self._in_flight)
-        return _BATCH if left is None else left
+    def _trials_left(self) -> int:
+        trials = self._budget.trials
+        return sys.maxsize if trials is None else max(trials - self._context.trials - self._in_flight, 0)
 
     def _over(self) -> bool:
-        return self._room() <= 0 or self._over_time()
+        return self._trials_left() <= 0 or self._over_time()
 
     def _over_time(self) -> bool:
-        left_s = self._meter.seconds_left(time.monotonic() - self._began)
-        return self._stop.is_set() or (left_s is not None and left_s <= 0)
+        left_s = self._seconds_left()
+        return self._stop.is_set() or (left_s is not None and left_s <= 0.0)
+
+    def _seconds_left(self) -> float | None:
+        seconds = self._budget.seconds
+        return None if seconds is None else seconds - (time.monotonic() - self._began)
 
     def _progress(self, current: str) -> None:
         elapsed, done = time.monotonic() - self._began, self.report.candidates
-        ahead = [self._meter.seconds_left(elapsed), (self._planned - done) * elapsed / done if done else None]
+        ahead = [self._seconds_left(), (self._planned - done) * elapsed / done if done else None]
         remaining = min((seconds for seconds in ahead if seconds is not None), default=None)
         self._notify(
             Progress(self._context.job_id, "collecting", elapsed, remaining, done, self._planned, None, None, current)

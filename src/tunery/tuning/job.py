@@ -18,22 +18,21 @@ from tunery.measuring.settings import settings_for
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.runtime import Reservation
 from tunery.store import Store
-from tunery.tuning.account import Account
+from tunery.tuning.account import Account, RunBudget
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
-from tunery.tuning.allowance import RunBudget
-from tunery.tuning.context import Context
-from tunery.tuning.estimate import NetworkEstimate
+from tunery.tuning.calls import Context
 from tunery.tuning.learning import start_for
-from tunery.tuning.messages import (
+from tunery.tuning.pipeline import together
+from tunery.tuning.reporting import (
     NO_TASKS,
+    NetworkEstimate,
+    Reporter,
     latency_target_summary,
     nothing_right_summary,
     stop_summary,
     too_little,
     unreached_summary,
 )
-from tunery.tuning.pipeline import together
-from tunery.tuning.reporting import Reporter
 from tunery.tuning.run_state import Phase, Round, RunState
 from tunery.tuning.search.registry import SearchRegistry
 from tunery.tuning.search.task_search import TaskSearch
@@ -133,7 +132,7 @@ class TuningJob:
         self._state = RunState(tried_before=self._context.trials)
         left_s, foreign = self._allowance.left_s(), self._work.runtime.foreign
         if left_s is not None and foreign is not None:
-            foreign.foreign.hurry(_WAITED * left_s)
+            foreign.foreign.limit_patience(_WAITED * left_s)
         beat = asyncio.create_task(self._heartbeats())
         try:
             await self._run_phases()
@@ -280,7 +279,7 @@ class TuningJob:
             return NO_TASKS
         target_s = self._sums.target_s
         if target_s is not None:
-            total_s = self._sums.total_s("proven_s")
+            total_s = self._sums.total_s(lambda state: state.proven_s)
             return latency_target_summary(
                 target_s, total_s, served=self._state.served, unproven=len(self._state.unproven)
             )

@@ -15,8 +15,7 @@ from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
-from tunery.tuning.calls import BUILD_DEADLINE_S, call_build, race, stage
-from tunery.tuning.context import Context
+from tunery.tuning.calls import BUILD_DEADLINE_S, Context, call_build, race, stage
 
 OnResult = Callable[[Candidate, Measurement, Sequence[PricedCharge]], Awaitable[object]]
 """Stores what became of a candidate, with what that has cost."""
@@ -46,7 +45,7 @@ class Builds:
 async def build_reference(context: Context, task: Task, deadline_s: float = BUILD_DEADLINE_S) -> Artifact:
     """Build the unscheduled program of a task, which says what is right."""
     async with stage(context, task, "build", Role.BUILDER) as grant:
-        reference, _ = await context.runtime.call(grant.worker, "yardsticks", task, deadline_s=deadline_s, tries=2)
+        reference, _ = await context.runtime.call(grant.worker, "baselines", task, deadline_s=deadline_s, tries=2)
         built = await call_build(context, task, grant.worker, reference, tries=2)
     await context.charge(task.key, "build", "", grant, 1)
     if isinstance(built, Measurement):

@@ -1,17 +1,148 @@
-"""What a job says of itself: how far it is, its stored status, and how its tasks stand."""
+"""What a job says of itself: its progress, its stored status, the sums over its tasks, and its last words."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tunery.domain import JobState, JobStatus, Spend, TaskState
-from tunery.domain.request import Progress
+from tunery.accounting.prices import Prices
+from tunery.domain import JobState, JobStatus, Prospect, Spend, TaskState
+from tunery.domain.request import GOES_ON, Progress
 from tunery.store import Charge
-from tunery.tuning.account import charged
+from tunery.tuning.account import RunBudget, charged
 from tunery.tuning.allocation.allocator import Allocator
-from tunery.tuning.allowance import RunBudget
-from tunery.tuning.context import Context
-from tunery.tuning.estimate import NetworkEstimate
+from tunery.tuning.allocation.outlook import outlook, reaching
+from tunery.tuning.calls import Context
 from tunery.tuning.run_state import Phase
+from tunery.tuning.search.state import SearchState
+from tunery.tuning.search.task_search import TaskSearch
+
+NO_TASKS = "nothing was tuned: ONNX Runtime runs all of the network, or it has nothing to compute"
+
+
+def too_little(needs_s: float) -> str:
+    """Say that there was no time to measure, and what the model needs besides."""
+    return (
+        f"nothing was measured: this model needs about {needs_s:.0f} s to read and compile here; give a larger --budget"
+    )
+
+
+def nothing_right_summary(name: str, states: Sequence[TaskState], latest: str) -> str:
+    """Say that all that was tried of a user's own kernel is wrong, "" where something is right; `latest` is how."""
+    failed = [task for task in states if task.best_s is None and (task.problem or task.tried)]
+    if not failed:
+        return ""
+    ended = Counter[str]()
+    for task in failed:
+        ended.update({name: count for name, count in task.outcomes.items() if count})
+    said = ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or failed[0].problem
+    why = f": {latest}" if latest else ""
+    return f"no parameters that were tried of {name} are right ({said}{why}); mend it, or its reference"
+
+
+def latency_target_summary(target_s: float, latency_s: float | None, *, served: bool, unproven: int = 0) -> str:
+    """Say whether the latency target was met by what is verified; `served` says that nothing had to be tuned.
+
+    `unproven` are the tasks whose finals the budget left no time for.
+    """
+    target = f"the latency target of {target_s * 1e3:.4g} ms"
+    late = f", and no time was left for the finals of {unproven} tasks" if unproven else ""
+    if latency_s is None:
+        return f"{target} was not met: not all tasks were verified{late}"
+    if latency_s > target_s:
+        return f"{target} was not met: {latency_s * 1e3:.4g} ms was reached{late}"
+    how = "what is stored already meets it, nothing was tuned" if served else "met"
+    return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
+
+
+def stop_summary(raced: int, outdated: int) -> str:
+    said = ["stopped; the same command goes on where it stopped"]
+    if raced:
+        said.append(f"{raced} tasks had no finals yet, so their races alone count")
+    if outdated:
+        said.append(f"{outdated} tasks were searched on since their finals, which count until new ones are held")
+    return "; ".join(said)
+
+
+def unreached_summary(
+    states: Sequence[TaskState],
+    fresh: int,
+    earlier_s: float,
+    *,
+    unproven: int = 0,
+    outdated: int = 0,
+    predicted: bool = False,
+) -> str:
+    """Say how many tasks were not reached and what becomes of them, and why a resumed run found nothing.
+
+    `fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used. The
+    budget left no time for the finals of `unproven` tasks, which never had any, and of `outdated` ones, which were
+    searched on since theirs; `predicted` says that there is a cost model, which chooses for what was not reached.
+    """
+    said = []
+    if not fresh and earlier_s:
+        used = f"earlier ones had used {earlier_s:.0f} s"
+        said.append(f"nothing new was tried: a job's budget is for all its runs, and {used}")
+    tunable = [state for state in states if state.tunable]
+    if missed := sum(state.unreached for state in tunable):
+        how = "will run as the cost model predicts" if predicted else "keep the compiler's slow default"
+        said.append(f"{missed} of {len(tunable)} tasks were not reached and {how}")
+    if unproven:
+        said.append(f"no time was left for the finals of {unproven} of {len(tunable)} tasks, whose races alone count")
+    if outdated:
+        said.append(f"no time was left for new finals of {outdated} of {len(tunable)} tasks, whose earlier ones count")
+    return f"{'; '.join(said)}{GOES_ON}" if said else ""
+
+
+class NetworkEstimate:
+    """Sums over `searches` by the `weights` that they have in one job; `target_s` is its latency target, if any."""
+
+    def __init__(self, searches: Sequence[TaskSearch], weights: Sequence[int], target_s: float | None) -> None:
+        self.weighted = tuple(zip(searches, weights, strict=True))
+        self.target_s = target_s
+
+    def total_s(self, latency_s: Callable[[SearchState], float | None]) -> float | None:
+        """Return the sum over the tasks of one of their latencies, None while one is missing.
+
+        A task that gets no more trials counts with what it has reached.
+        """
+        total = 0.0
+        for search, weight in self.weighted:
+            value = latency_s(search.state)
+            if value is None:
+                return None
+            total += weight * value
+        return total
+
+    def met(self, *, proven: bool, within: float = 1.0) -> bool:
+        if self.target_s is None or (not proven and any(search.state.untried for search, _ in self.weighted)):
+            return False  # there would be no finals to hold
+        latency_s = self.total_s((lambda state: state.proven_s) if proven else (lambda state: state.best_s))
+        return latency_s is not None and latency_s <= within * self.target_s
+
+    def finals_due(self) -> int:
+        """Return how many tasks have finals to hold."""
+        return sum(search.finals_cost_s() > 0.0 for search, _ in self.weighted)
+
+    def finals_cost_s(self) -> float:
+        """Return the predicted seconds of all finals that are due."""
+        return sum(search.finals_cost_s() for search, _ in self.weighted)
+
+    def held_core_s(self) -> float:
+        """Return the core-seconds that workers were held for by all batches that are known."""
+        return sum(cost.held_core_s for search, _ in self.weighted for cost in search.state.progress.costs)
+
+    def outlook(self, cores: int, prices: Prices, seed: int, pace: float) -> tuple[Prospect, ...]:
+        """Return what more would probably buy, `pace` as in `budgets.outlook`; nothing while a task has no latency."""
+        known = [(search, weight, search.state.best_s) for search, weight in self.weighted]
+        if any(best_s is None for _, _, best_s in known):
+            return ()
+        fixed_s = sum(weight * (best_s or 0.0) for search, weight, best_s in known if not search.task.tunable)
+        standings = [
+            replace(reaching(search.state.progress, best_s), weight=weight)
+            for search, weight, best_s in known
+            if search.task.tunable and best_s is not None
+        ]
+        return outlook(standings, fixed_s, cores, prices, seed, pace)
 
 
 class Reporter:
@@ -49,8 +180,8 @@ class Reporter:
             self._left_s(phase),
             trials,
             allowance.limits.trials,
-            self._sums.total_s("best_s"),
-            self._sums.total_s("baseline_s"),
+            self._sums.total_s(lambda state: state.best_s),
+            self._sums.total_s(lambda state: state.baseline_s),
             current,
             spend=allowance.spend(),
             earlier_s=allowance.earlier_s,

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.accounting.prices import Prices
-from tunery.tuning.allocation.allocator import Cost, TaskProgress
-from tunery.tuning.allocation.gain import believe
+from tunery.tuning.allocation.allocator import Cost, TaskProgress, believe
 from tunery.tuning.allocation.outlook import outlook, reaching
 
 PRICES = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date="2025-01-01")

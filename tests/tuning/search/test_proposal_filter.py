@@ -16,7 +16,7 @@ from tunery.runtime.services import ProposerHost
 from tunery.testing.fake_dialect import FakeDialect, fake_network
 from tunery.tuning.allocation import failing as failing_module
 from tunery.tuning.allocation.failing import FailureModel
-from tunery.tuning.search.proposal_filter import FAILING_DETAIL, ProposalFilter
+from tunery.tuning.search.proposer import FAILING_DETAIL, ProposalFilter
 
 pytestmark = pytest.mark.usefixtures("inline_workers")
 
@@ -26,13 +26,13 @@ SOURCE = f"fake:fails?tasks=1&space=16x16x4&refuse={','.join(BAD)}"  # one value
 
 
 class Run:
-    """A search in this process: batches are proposed, sifted, and end as the script says."""
+    """A search in this process: batches are proposed, selected, and end as the script says."""
 
     def __init__(self, trimming: Trimming, seed: int = 0) -> None:
         self.dialect, self.records = FakeDialect(), list[Record]()
         self.model = FailureModel(self.dialect.layout().with_columns(TASK_COLUMNS))
         self.task = self.dialect.extract(fake_network(SOURCE), self.dialect.resolve_target("native", 1))[0]
-        self.sifter = ProposalFilter(self.task, trimming, seed, None, self.model)
+        self.proposal_filter = ProposalFilter(self.task, trimming, seed, None, self.model)
         self.host, self.told, self.keys = ProposerHost("fake"), list[Observation](), set[str]()
         self.built: list[bool] = []
         """Of each that was built, whether it failed."""
@@ -42,17 +42,17 @@ class Run:
     def batches(self, count: int, *, cured: bool = False) -> "Run":
         for _ in range(count):
             proposal = self.host.propose(self.task.key, 16, self.told)
-            sifted = self.sifter.sift(proposal, self.keys, {}, 16)
-            self.records += sifted.records(self.context)
-            self.keys.update(c.key for c in (*sifted.build, *sifted.dropped))
+            selected = self.proposal_filter.select(proposal, self.keys, {}, 16)
+            self.records += selected.records(self.context)
+            self.keys.update(c.key for c in (*selected.build, *selected.dropped))
             self.told = []
-            for candidate, row in zip(sifted.build, sifted.features, strict=True):
+            for candidate, row in zip(selected.build, selected.features, strict=True):
                 bad = self.dialect.fault(self.task, candidate) is not None and not cured
                 latency_s = None if bad else self.dialect.latency_s(self.task, candidate)
                 self.told.append(Observation(candidate, Outcome.BUILD_FAILED if bad else Outcome.OK, latency_s))
                 self.model.learn(candidate.key, row, failed=bad)
                 self.built.append(bad)
-            self.sifter.learn(self.told)
+            self.proposal_filter.learn(self.told)
         return self
 
     @property

@@ -21,7 +21,7 @@ from tunery.domain import (
     Workload,
 )
 from tunery.runtime.runtime import Reservation
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.pipeline import BuiltCandidate
 from tunery.tuning.search import races
 from tunery.tuning.search.races import Races
@@ -41,7 +41,7 @@ class Board:
         self.recorded: list[tuple[str, Measurement]] = []
         pools = SimpleNamespace(slots=((0,), (1,)))
         runtime: Any = SimpleNamespace(pools=pools, calibration=TWO, foreign=None, discard=lambda _: None)
-        account: Any = SimpleNamespace(take_back=lambda _: None)
+        account: Any = SimpleNamespace(settle_deferred=lambda _: None)
         none: Any = None
         self.context = Context("job", runtime, none, none, 0, account, none)
 

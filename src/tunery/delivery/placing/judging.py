@@ -82,7 +82,7 @@ async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
     """
     network = made.network
     if work.runtime.foreign is not None:
-        work.runtime.foreign.foreign.hurry(_PATIENCE_S)
+        work.runtime.foreign.foreign.limit_patience(_PATIENCE_S)
     async with work.stage("check", Role.MEASURER):
         with ExitStack() as ends:
             contestants = Contestants.start(work.runtime, network, {_OURS: made.blob}, expected)

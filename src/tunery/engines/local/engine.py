@@ -6,7 +6,7 @@ import resource
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +18,7 @@ from typing_extensions import override
 from tunery._errors import BlobError, EngineError, UsageError
 from tunery._outputs import check_room
 from tunery.blobs import Blobs, DirectoryBlobs
-from tunery.engines._base import Engine, HostControl, OnUsage, WorkerSpec, check_deadline
+from tunery.engines._base import Engine, OnUsage, WorkerSpec, check_deadline
 from tunery.engines._payload import Signatures, signatures
 from tunery.engines.local import _frames
 from tunery.engines.local._loop import Loop
@@ -57,9 +57,8 @@ class LocalEngine(Engine):
         self._workers: dict[str, Worker] = {}
         self._methods: dict[str, Signatures] = {}
         self._loop = Loop(self.logs, startup_s, on_usage)
-        self.control = LocalControl(self._loop, self._workers, self.blobs)
         place = self.blobs.place
-        self._place = None if place is None else asdict(place)
+        self._blob_place = None if place is None else asdict(place)
         # Runs at close, at garbage collection and at the interpreter's exit, whichever is first.
         self._end = weakref.finalize(self, _close, self._loop, own, self.blobs if blobs is None else None, os.getpid())
 
@@ -83,7 +82,7 @@ class LocalEngine(Engine):
         """
         cores = spec.cores or tuple(sorted(os.sched_getaffinity(os.getpid())))
         name = f"{spec.role.value}-{next(self._ids)}"
-        worker = Worker(name, spec, names, settings, cores, self.logs / f"{name}.log", self._place)
+        worker = Worker(name, spec, names, settings, cores, self.logs / f"{name}.log", self._blob_place)
         self._loop.add(worker)
         self._workers[name] = worker
         return name
@@ -117,30 +116,20 @@ class LocalEngine(Engine):
         self._end()
         self._loop.close()  # where another thread, or a callback, has begun it: wait for the end
 
-    def _record(self, worker: str) -> Worker:
-        return _record(self._workers, worker)
-
-
-class LocalControl(HostControl):
-    """The processes of a `LocalEngine`, which it does not keep alive."""
-
-    def __init__(self, loop: Loop, workers: Mapping[str, Worker], blobs: Blobs) -> None:
-        self._loop, self._workers, self._blobs = loop, workers, blobs
-
     @override
     def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        record = _record(self._workers, worker)
+        record = self._record(worker)
         record.cores = cores  # first: a process that is just being started is put right when it reports
         record.keep_place()
 
     @override
     def pid(self, worker: str) -> int | None:
-        process = _record(self._workers, worker).process
+        process = self._record(worker).process
         return None if process is None or process.doomed else process.pid
 
     @override
     def cpu_s(self, worker: str) -> float:
-        return self._loop.used_cpu_s(_record(self._workers, worker))
+        return self._loop.used_cpu_s(self._record(worker))
 
     @override
     def own_cpu_s(self) -> float:
@@ -152,13 +141,18 @@ class LocalControl(HostControl):
         if stopped is not None:
             return f"process {stopped}, which starts workers, is stopped; continue or end it"
         try:
-            with self._blobs.scratch() as directory:
+            with self.blobs.scratch() as directory:
                 check_room(directory)
         except BlobError as error:
             return str(error)
         except OSError as error:
             return f"what workers build cannot be kept ({error.strerror}); make room in TUNERY_CACHE"
         return ""
+
+    def _record(self, name: str) -> Worker:
+        if name not in self._workers:
+            raise EngineError(f"there is no worker {name!r}; this engine has {', '.join(self._workers) or 'none'}")
+        return self._workers[name]
 
 
 def _check_descriptors() -> None:
@@ -168,12 +162,6 @@ def _check_descriptors() -> None:
             f"this process may open {allowed} files at once, and its workers need {_LEAST_DESCRIPTORS}; raise the "
             "limit, as with `ulimit -n 1024`, and give the same command again"
         )
-
-
-def _record(workers: Mapping[str, Worker], name: str) -> Worker:
-    if name not in workers:
-        raise EngineError(f"there is no worker {name!r}; this engine has {', '.join(workers) or 'none'}")
-    return workers[name]
 
 
 def _close(loop: Loop, own: str | None, own_blobs: Blobs | None, owner: int) -> None:

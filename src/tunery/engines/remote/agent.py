@@ -30,8 +30,8 @@ from tunery.domain import Environment, HostFacts
 from tunery.engines._base import Role, WorkerSpec
 from tunery.engines._payload import error_to_data
 from tunery.engines.local.engine import LocalEngine
+from tunery.engines.remote._connection import Receiver
 from tunery.engines.remote._protocol import MAGIC, PROTOCOL, FrameReader, FrameWriter, ProtocolError, frames
-from tunery.engines.remote._receiving import Receiver
 from tunery.engines.remote.facts import host_checks, host_facts
 
 MISSED_KEEP_ALIVES = 4
@@ -62,8 +62,6 @@ class LocalAgent:
         self._stack = ExitStack()
         logs = self._stack.enter_context(blobs.scratch())  # of an agent that is killed, the next one removes it
         self._engine = LocalEngine(logs, on_usage=self._used, blobs=blobs)
-        assert self._engine.control is not None
-        self._control = self._engine.control
         self._names: dict[str, str] = {}  # the other side's name of a worker, ours
         self._theirs: dict[str, str] = {}
         self._device = _DeviceTurns(device_lock)
@@ -153,7 +151,7 @@ class LocalAgent:
     def _state(self, name: str) -> dict[str, Any]:
         return {
             "worker": self._theirs[name], "generation": self._engine.generation(name),
-            "cpu_s": self._control.cpu_s(name), "pid": self._control.pid(name),
+            "cpu_s": self._engine.cpu_s(name), "pid": self._engine.pid(name),
         }  # fmt: skip
 
     def _used(self, name: str, method: str, wall_s: float, cpu_s: float) -> None:
@@ -165,7 +163,7 @@ class LocalAgent:
         self._engine.kill(self._names[header["worker"]])
 
     def _place(self, header: dict[str, Any], _body: bytes) -> None:
-        self._control.place(self._names[header["worker"]], tuple(map(int, header["cores"])))
+        self._engine.place(self._names[header["worker"]], tuple(map(int, header["cores"])))
 
     def _want(self, header: dict[str, Any], _body: bytes) -> None:
         here = True
@@ -206,8 +204,8 @@ class LocalAgent:
         self._device.give_back(header["id"])
 
     def _ping(self, _header: dict[str, Any], _body: bytes) -> None:
-        own_s = self._control.own_cpu_s() + time.process_time()
-        used = {theirs: self._control.cpu_s(name) for theirs, name in self._names.items()}
+        own_s = self._engine.own_cpu_s() + time.process_time()
+        used = {theirs: self._engine.cpu_s(name) for theirs, name in self._names.items()}
         others = 0.0 if self._others is None else self._others.taken()
         self._writer.send({
             "do": "pong", "clock_s": time.time(), "own_cpu_s": own_s, "cpu_s": used, "others_cores": others

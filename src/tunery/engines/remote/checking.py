@@ -24,7 +24,7 @@ _ADVICE = (
     ),
     ("Host key verification failed", "connect to the host once by hand, and compare its key"),
     ("Could not resolve", "check the host's name in the connect command"),
-    ("Connection refused", "start the host's SSH server, or check the port"),
+    ("AgentConnection refused", "start the host's SSH server, or check the port"),
     ("timed out", "check that the host is on and can be reached"),
     ("No module named tunery", "install tunery {version} in that Python, or name the one in which it is"),
     ("No module named", "install tunery {version} there with all that it requires"),

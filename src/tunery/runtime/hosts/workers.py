@@ -1,6 +1,6 @@
-"""The workers of one runtime: how each is started, on which host it is, and which are idle."""
+"""The workers of one runtime: how each is started, on which host it is, which are idle, and what they use."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,7 +56,7 @@ class WorkerPools:
         narrow, dialect = _most(granted, granted_bytes()), {"dialect": self._spec.dialect}
         self._pools = {
             Role.PREPARER: self._pool(
-                Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=preparer_environment()
+                Role.PREPARER, 1, "tunery.runtime.services.importer:Preparer", {}, environment=preparer_environment()
             ),
             Role.IMPORTER: self._pool(Role.IMPORTER, 1, f"{_SERVICES}:Importer", dialect),
             Role.PROPOSER: self._pool(Role.PROPOSER, narrow, f"{_SERVICES}:ProposerHost", dialect, nice=_NICE),
@@ -184,3 +184,78 @@ class WorkerPools:
 def _most(cores: int, memory_bytes: int) -> int:
     """Return how many builders, or proposers, a host has room for."""
     return max(1, min(cores, 8, memory_bytes // _PAIR_BYTES))
+
+
+@dataclass(slots=True)
+class _Open:
+    """A stage that has not ended, with what was read when it began or was last split."""
+
+    job_id: str
+    worker: str
+    cores: int
+    since_s: float
+    cpu_s: float | None
+    elsewhere_s: float = 0.0
+
+
+class StageUsage:
+    """Meters stages between `begin` and `end`; `now` is the clock of their wall seconds.
+
+    Where `Engine.cpu_s` is not known a stage counts as if it used all of its cores all of the time, and nothing is
+    known of what workers use outside of stages.
+    """
+
+    def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
+        self._engine, self._now = engine, now
+        self._open: dict[str, _Open] = {}
+        self._claimed_core_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, stage_id: str, job_id: str, worker: str, cores: int) -> None:
+        self._open[stage_id] = _Open(job_id, worker, cores, self._now(), self._engine.cpu_s(worker))
+
+    def split(self, stage_id: str) -> tuple[float, float]:
+        stage = self._open[stage_id]
+        now_s, cpu_s = self._now(), self._engine.cpu_s(stage.worker)
+        wall_s, core_s = now_s - stage.since_s, self._core_s(stage, now_s, cpu_s)
+        stage.since_s, stage.cpu_s, stage.elsewhere_s = now_s, cpu_s, 0.0
+        return wall_s, core_s
+
+    def add(self, stage_id: str, core_s: float) -> None:
+        """Meter core-seconds that another worker has used for a stage."""
+        self._open[stage_id].elsewhere_s += core_s
+
+    def end(self, stage_id: str) -> tuple[float, float]:
+        """Return the same as `split`, and meter the stage no longer."""
+        used = self.split(stage_id)
+        del self._open[stage_id]
+        return used
+
+    def in_use(self, job_id: str | None = None) -> float:
+        """Return the core-seconds, since their begin or last split, of open stages: of one job or of all."""
+        now_s = self._now()
+        stages = [stage for stage in self._open.values() if job_id in (None, stage.job_id)]
+        return sum(self._core_s(stage, now_s, self._engine.cpu_s(stage.worker)) for stage in stages)
+
+    def claim(self, core_s: float) -> None:
+        """Say that so many core-seconds have found somebody who pays for them."""
+        self._claimed_core_s += core_s
+
+    def unclaimed(self, workers: Iterable[str]) -> float:
+        """Return the core-seconds that nobody pays for yet: starts of workers, and work that was cut short.
+
+        Open stages are left out. 0 where the host tells no CPU seconds.
+        """
+        used_s = [self._engine.own_cpu_s()]
+        for worker in workers:
+            if (cpu_s := self._engine.cpu_s(worker)) is None:
+                return 0.0
+            used_s.append(cpu_s)
+        return max(sum(used_s) - self._claimed_core_s - self.in_use(), 0.0)
+
+    def _core_s(self, stage: _Open, now_s: float, cpu_s: float | None) -> float:
+        if cpu_s is None or stage.cpu_s is None:
+            return stage.cores * (now_s - stage.since_s) + stage.elsewhere_s
+        return max(cpu_s - stage.cpu_s, 0.0) + stage.elsewhere_s

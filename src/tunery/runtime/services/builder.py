@@ -1,4 +1,4 @@
-"""What builds candidates, and checks them."""
+"""What builds candidates, checks them, and measures them."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from tunery._errors import BlobError, DialectError
+from tunery._errors import BlobError, DialectError, UsageError
 from tunery.blobs import Blobs
 from tunery.costmodels import load_cost_model
 from tunery.devices import open_device
@@ -16,6 +16,7 @@ from tunery.dialects import (
     Built,
     Codegen,
     NetworkCompiler,
+    RecordChecker,
     Space,
     get_dialect,
     open_built,
@@ -27,7 +28,10 @@ from tunery.domain import (
     Candidate,
     Task,
     Verification,
+    Workload,
 )
+from tunery.measuring.service import Measurer
+from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.services.proposer import predict
 
 _ROOM = 1 << 16
@@ -47,7 +51,7 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedBody:
     """Whether a candidate computes what the reference computes; if so, `part` is what was compiled of it."""
 
     verdict: Verification
@@ -108,7 +112,7 @@ class Builder:
             refused = checked.verdict.detail
         return Pick(None, refused, prediction.transfer_state)
 
-    def check(self, task: Task, candidate: Candidate) -> Checked:
+    def check(self, task: Task, candidate: Candidate) -> CheckedBody:
         """Build a candidate and compare it with the reference on independent inputs, untimed."""
         from tunery.measuring.references import Unmeasured
 
@@ -119,7 +123,7 @@ class Builder:
             built = self._codegen.build(task, candidate, directory)
             verdict = Unmeasured(self._dialect, open_device(self._device)).verify(task, built, reference)
             kept = store_built(self._blobs, part) if part is not None and verdict.deliverable else None
-        return Checked(verdict, kept)
+        return CheckedBody(verdict, kept)
 
     def _reference(self, task: Task, directory: Path) -> Built:
         """Return the task's reference, which is built once for all builders of this host."""
@@ -146,10 +150,64 @@ class Builder:
                 self._blobs.release(self._blobs.put(os.urandom(_ROOM), temporary=True))
                 raise
 
-    def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
+    def baselines(self, task: Task) -> tuple[Candidate, Candidate]:
         return self._codegen.reference(task), self._codegen.baseline(task)
 
 
 @lru_cache(maxsize=1)
 def _text(path: Path) -> str:
     return path.read_text()
+
+
+class Checker:
+    """Checks what another store says, in a process that a hostile program may take down without harm."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def workload(self, workload: Workload) -> str:
+        """Return why a workload must not be taken in, "" where nothing speaks against it."""
+        try:
+            RecordChecker.of(self._dialect).check_workload(workload)
+        except (DialectError, UsageError) as error:
+            return str(error)
+        return ""
+
+    def bodies(self, bodies: Sequence[str]) -> list[str]:
+        return [self._body(body) for body in bodies]
+
+    def _body(self, body: str) -> str:
+        try:
+            RecordChecker.of(self._dialect).check_body(body)
+        except (DialectError, UsageError) as error:
+            return str(error)
+        return ""
+
+
+class MeasurerHost(Measurer):
+    """The measurer with settings that can cross a process border.
+
+    `device` is the kind of the device that this worker opens, with the host's `cores`, and whose `slot` it keeps to.
+    """
+
+    def __init__(  # noqa: PLR0917 - settings cross a process border by name
+        self,
+        dialect: str,
+        device: str,
+        cores: tuple[int, ...],
+        slot: tuple[int, ...],
+        blobs: Blobs,
+        full_length: bool = False,
+    ) -> None:
+        super().__init__(dialect, open_device(device, cores, slot), blobs, FULL_LENGTH if full_length else None)
+
+
+class Peak:
+    """Measures what the machine does at most."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def flops(self, spec: str, threads: int) -> float | None:
+        """Return the operations per second, None where the dialect cannot tell."""
+        return Codegen.of(self._dialect).peak_flops(self._dialect.resolve_target(spec, threads))

@@ -1,10 +1,11 @@
-"""Who works on a job, and whether they still live."""
+"""Who works on a job and whether they still live, and news of jobs that wait."""
 
+import asyncio
 import os
 import platform
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import psutil
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
 
 # An owner on another host cannot be looked at; it counts as gone when it has been silent for this long.
 LEASE_S = 120.0
@@ -70,3 +73,40 @@ def _host() -> str:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
     return "/".join(parts)
+
+
+_CHANNEL = "tunery_jobs"
+
+
+def announce(connection: Connection, job_id: str) -> None:
+    """Tell all who listen that a job waits, when this transaction is committed."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_notify(_CHANNEL, job_id)))
+
+
+async def waiting_jobs(url: URL, look_s: float) -> AsyncGenerator[None, None]:
+    """Yield whenever it is time to look for jobs that wait: when one was announced, and at the latest after `look_s`.
+
+    A server that has gone away is dialled again at each look.
+    """
+    if url.get_backend_name() != "postgresql":
+        while True:
+            await asyncio.sleep(look_s)
+            yield
+    import psycopg
+
+    where = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    while True:
+        try:
+            dialled = await psycopg.AsyncConnection.connect(
+                where, autocommit=True, application_name="tunery", client_encoding="utf8"
+            )
+            async with dialled as connection:
+                await connection.execute(f"LISTEN {_CHANNEL}")
+                while True:
+                    yield  # at first as well: what was announced before this listened was not heard
+                    async for _ in connection.notifies(timeout=look_s, stop_after=1):
+                        pass
+        except psycopg.OperationalError:
+            await asyncio.sleep(look_s)
+            yield

@@ -22,7 +22,6 @@ from tunery.store._networks import holders, insert_holders
 from tunery.store.database import schema
 from tunery.store.database.codec import encode
 from tunery.store.database.connection import Database
-from tunery.store.exchange.bounds import fit_name
 from tunery.store.exchange.import_file import (
     FORMAT,
     VERSION,
@@ -31,6 +30,7 @@ from tunery.store.exchange.import_file import (
     Head,
     Survey,
     entries,
+    fit_name,
     survey,
 )
 from tunery.store.records.records import insert_tasks, task_query

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from tunery.domain import Contender, Measurement, Mode, Origin, Outcome, best_first, interval
-from tunery.domain.ties import CLOSE, CLOSE_BASELINE
+from tunery.domain.measurement import CLOSE, CLOSE_BASELINE
 
 MODES = (Mode.FINAL, Mode.RACE, Mode.SHARED)
 """From those that outrank all others to those that are outranked by all."""

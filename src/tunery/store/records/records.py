@@ -23,7 +23,9 @@ from tunery.store.database.connection import Database, batched, insert_new
 from tunery.store.records.entries import best_entries, compilers_of, histories, holds, is_default, tells
 from tunery.store.records.ranking import Entry, verdicts
 from tunery.store.records.rows import (
+    Skipped,
     as_late,
+    classify,
     provenance_row,
     record_row,
     stored_task,
@@ -32,7 +34,6 @@ from tunery.store.records.rows import (
     to_record,
     workload_row,
 )
-from tunery.store.records.skipped import Skipped, classify
 
 _records = schema.records
 _own = sa.not_(_records.c.imported)

@@ -7,8 +7,7 @@ import numpy as np
 
 from tunery.accounting.prices import Prices
 from tunery.domain import Prospect
-from tunery.tuning.allocation.allocator import Allocator, Cost, TaskProgress
-from tunery.tuning.allocation.gain import Gain
+from tunery.tuning.allocation.allocator import Allocator, Cost, Gain, TaskProgress
 
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _DRAWS = 400

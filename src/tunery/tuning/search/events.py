@@ -1,22 +1,16 @@
-"""What a task's search hears and what it answers: plain frozen records that survive JSON."""
+"""What a task's search hears and what it answers: plain frozen records."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from tunery._errors import UsageError
 from tunery.dialects import Observation
 from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome
 from tunery.tuning.allocation.allocator import Cost
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CandidateResult:
     """What one measurement says of a candidate; `timed` if it has samples, `contaminated` if others disturbed them."""
 
     candidate: Candidate
@@ -28,7 +22,7 @@ class Result:
     contaminated: bool = False
 
     @classmethod
-    def of(cls, candidate: Candidate, measurement: Measurement) -> Result:
+    def of(cls, candidate: Candidate, measurement: Measurement) -> CandidateResult:
         """Return what the search keeps of a measurement."""
         return cls(
             candidate,
@@ -85,7 +79,7 @@ class Restored:
     """
 
     job_id: str
-    results: tuple[tuple[str, Result], ...]
+    results: tuple[tuple[str, CandidateResult], ...]
     finalists: tuple[str, ...] = ()
     best: Best | None = None
     cost: Cost = field(default_factory=lambda: Cost(0.0))
@@ -140,14 +134,14 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CandidateMeasured:
     """A measurement was stored that a job paid for; it counts for the jobs in `open_to` as well.
 
     Answered by `Counted`.
     """
 
     job_id: str
-    result: Result
+    result: CandidateResult
     open_to: tuple[str, ...] = ()
 
 
@@ -206,7 +200,7 @@ Event = (
     | Proposed
     | ProposerFailed
     | Served
-    | Measured
+    | CandidateMeasured
     | BaselineTimed
     | BatchEnded
     | LeftOut
@@ -255,46 +249,10 @@ class HoldFinals:
 
 Decision = FetchHints | AskProposer | Build | Tell | Counted | HoldFinals
 
-_KINDS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
-    for kind in (
-        Joined, Left, Restored, BatchAsked, HintsFound, ProposerOpening, NewsAsked, Proposed, ProposerFailed, Served,
-        Measured, BaselineTimed, BatchEnded, LeftOut, FinalsBegun, FinalsAsked, FinalsHeld, FetchHints, AskProposer,
-        Build, Tell, Counted, HoldFinals,
-    )
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
-class LogEntry:
+class SearchStep:
     """An event and what was decided at it (None: nothing)."""
 
     event: Event
     decision: Decision | None
-
-
-def log_lines(entries: Iterable[LogEntry]) -> Iterator[str]:
-    for entry in entries:
-        yield json.dumps([_to_json(entry.event), entry.decision and _to_json(entry.decision)])
-
-
-def read_log(lines: Iterable[str]) -> list[LogEntry]:
-    """Read what `log_lines` wrote."""
-    entries = []
-    for number, line in enumerate(lines, 1):
-        try:
-            event, decision = json.loads(line)
-            entries.append(LogEntry(_from_json(event), decision and _from_json(decision)))
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise UsageError(f"line {number} is not of a search's log: {error}") from error
-    return entries
-
-
-def _to_json(record: Event | Decision) -> dict[str, Any]:
-    kind = type(record).__name__
-    return {"is": kind, **_KINDS[kind].dump_python(record, mode="json")}
-
-
-def _from_json(data: dict[str, Any]) -> Any:
-    kind = _KINDS[data.pop("is")]
-    return kind.validate_python(data)

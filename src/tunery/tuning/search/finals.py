@@ -1,16 +1,58 @@
-"""The last word on a task: its best candidates verified fully and timed, interleaved and alone, beside the baseline."""
+"""The last word on a task: its best candidates verified fully and timed, interleaved, beside the baseline."""
 
+import asyncio
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import replace
 
-from tunery._errors import EngineError
+from tunery._errors import EngineError, WorkError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Record, Task
 from tunery.engines import Role
 from tunery.measuring.selection import finalists
 from tunery.runtime import failure
 from tunery.runtime.foreign_load import marked
-from tunery.tuning.calls import Entrant, TaskBaselines, build_one, stage
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context, Entrant, TaskBaselines, baseline_candidates, build_one, stage
+
+
+class BuiltBaselines:
+    """The unscheduled program and the compiler's default of one task; whoever asks first pays for their builds."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._built: TaskBaselines | None = None
+        self._building = asyncio.Lock()  # batches of one task may ask at once
+
+    @property
+    def missing(self) -> bool:
+        return self._built is None
+
+    async def get(self, payer: Context) -> TaskBaselines:
+        """Return them, built."""
+        async with self._building:
+            if self._built is None:
+                self._built = await self._build(payer)
+        return self._built
+
+    def take(self) -> list[Artifact]:
+        if self._built is None:
+            return []
+        (_, reference), (_, baseline) = self._built.reference, self._built.baseline
+        self._built = None
+        return [reference] if baseline is reference else [reference, baseline]
+
+    async def _build(self, payer: Context) -> TaskBaselines:
+        name = self._task.workload.name
+        reference, baseline = await baseline_candidates(payer, self._task)
+        built = await build_one(payer, self._task, reference)
+        if isinstance(built, Measurement):
+            raise WorkError(f"the unscheduled program of task {name} does not build: {built.detail}")
+        own = built if baseline.key == reference.key else await build_one(payer, self._task, baseline)
+        if isinstance(own, Measurement):
+            baseline = replace(reference, origin=Origin.BASELINE)
+            own = await build_one(payer, self._task, baseline)
+        if isinstance(own, Measurement):
+            raise WorkError(f"no program to compare with of task {name} builds: {own.detail}")
+        return TaskBaselines((reference, built), (baseline, own))
+
 
 FINALS_DEADLINE_S = 60.0
 FINALISTS = 12
@@ -44,7 +86,7 @@ def predicted_s(
 async def hold(  # noqa: PLR0917 - what one round needs
     context: Context,
     task: Task,
-    yardsticks: TaskBaselines,
+    baselines: TaskBaselines,
     challengers: Sequence[Candidate],
     baseline_s: float | None,
     at_hand: MutableMapping[str, Artifact],
@@ -54,14 +96,14 @@ async def hold(  # noqa: PLR0917 - what one round needs
     Those that are not `at_hand` (by key) are built first, and are so afterwards.
     """
     # A baseline without a latency is faulty: it would cost the others their common round.
-    entrants = [yardsticks.baseline] if baseline_s else []
+    entrants = [baselines.baseline] if baseline_s else []
     for candidate in challengers:
-        if candidate.key != yardsticks.baseline[0].key:
+        if candidate.key != baselines.baseline[0].key:
             artifact = at_hand.get(candidate.key) or await build_one(context, task, candidate)
             if not isinstance(artifact, Measurement):
                 at_hand[candidate.key] = artifact
                 entrants.append((candidate, artifact))
-    reference = yardsticks.reference[1]
+    reference = baselines.reference[1]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, baseline_s)
     records = [
@@ -85,39 +127,21 @@ async def time_in_turns(  # noqa: PLR0917 - what one call needs
 
     One that takes the worker down costs itself alone.
     """
+
+    async def timed(some: Sequence[Entrant]) -> list[Measurement]:
+        results: list[Measurement] = await context.runtime.call(
+            worker, "finals", task, [a for _, a in some], [c for c, _ in some], reference, rounds,
+            deadline_s=FINALS_DEADLINE_S + 60 * (baseline_s or 1.0),
+        )  # fmt: skip
+        return results
+
     try:
-        results = await _call(context, task, worker, entrants, reference, baseline_s, rounds)
+        results = await timed(entrants)
     except EngineError:
-        results = [await _alone(context, task, worker, one, reference, baseline_s, rounds) for one in entrants]
+        results = []
+        for one in entrants:
+            try:
+                results += await timed([one])
+            except EngineError as error:
+                results.append(replace(failure(error), mode=Mode.FINAL))
     return [marked(result, context.runtime.foreign) for result in results]
-
-
-async def _call(  # noqa: PLR0917 - what one call needs
-    context: Context,
-    task: Task,
-    worker: str,
-    entrants: Sequence[Entrant],
-    reference: Artifact,
-    baseline_s: float | None,
-    rounds: int,
-) -> list[Measurement]:
-    results: list[Measurement] = await context.runtime.call(
-        worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, rounds,
-        deadline_s=FINALS_DEADLINE_S + 60 * (baseline_s or 1.0),
-    )  # fmt: skip
-    return results
-
-
-async def _alone(  # noqa: PLR0917 - what one call needs
-    context: Context,
-    task: Task,
-    worker: str,
-    entrant: Entrant,
-    reference: Artifact,
-    baseline_s: float | None,
-    rounds: int,
-) -> Measurement:
-    try:
-        return (await _call(context, task, worker, [entrant], reference, baseline_s, rounds))[0]
-    except EngineError as error:
-        return replace(failure(error), mode=Mode.FINAL)

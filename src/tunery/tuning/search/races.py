@@ -1,20 +1,61 @@
 """One task's built candidates on the device: raced on as many slots at once as the task bears, and watched."""
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
+from tunery.domain import Artifact, Calibration, Candidate, Measurement, Mode, Outcome, Task
 from tunery.engines import Role
-from tunery.runtime.foreign_load import lenient, marked
+from tunery.measuring.calibration import starting_degree
+from tunery.measuring.degree import Degree
+from tunery.runtime.foreign_load import marked, relaxed_incumbent_s
 from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
-from tunery.tuning.calls import Entrant, race, stage
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context, Entrant, race, stage
 from tunery.tuning.pipeline import BuiltCandidate, together
-from tunery.tuning.search.concurrency import MeasurementConcurrency
+
+Timed = tuple[Entrant, Measurement]
+
+_TIMED = 3
+_PERHAPS_SHARING = frozenset({Outcome.TIMEOUT, Outcome.CRASHED, Outcome.RUN_FAILED})
+
+
+class MeasurementConcurrency:
+    """One task's degree on a device with `slots` slots, and which of its measurements are repeated alone."""
+
+    def __init__(self, task: Task, slots: int, calibration: Calibration | None, seed: int) -> None:
+        self._degree = Degree(slots, min(starting_degree(task, calibration), slots))
+        self._random = random.Random(f"{seed} {task.key}")  # noqa: S311 - a sample, no secret
+
+    @property
+    def degree(self) -> int:
+        """How many of the task's measurements may share the device now."""
+        return self._degree.degree
+
+    @property
+    def deviation(self) -> float:
+        return self._degree.deviation
+
+    def audits(self, timed: Sequence[Timed]) -> list[Timed]:
+        """Return which of a batch's measurements to repeat alone: some that failed, and a random share of the others.
+
+        Only those with a few samples tell a deviation; what was abandoned after one run has told enough.
+        """
+        count = self._degree.audits(len(timed))
+        failed = [one for one in timed if one[1].outcome in _PERHAPS_SHARING][:count]
+        whole = [one for one in timed if one[1].mode is Mode.SHARED and len(one[1].samples_s) >= _TIMED]
+        return failed + self._random.sample(whole, min(count, len(whole)))
+
+    def observe(self, pairs: Sequence[tuple[Measurement, Measurement]]) -> int:
+        """Take in a batch's repeated measurements (beside others, then alone) and return the next degree."""
+        both = [(shared.latency_s, alone.latency_s) for shared, alone in pairs if shared.latency_s]
+        deviations = [shared_s / alone_s - 1 for shared_s, alone_s in both if shared_s and alone_s]
+        failures = sum(not shared.latency_s and alone.outcome is Outcome.OK for shared, alone in pairs)
+        return self._degree.observe(deviations, failures)
+
 
 AUDIT = "audit"
 """The stage to which what is timed again alone is charged, and the mark in its record's context: it is no trial."""
@@ -133,7 +174,10 @@ class Races:
         async with stage(payer, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
             while left and not (begun and foreign and foreign.share.waiting):
                 one, started, begun = left.popleft(), loop.time(), True
-                entrant, incumbent_s = (one.candidate, one.artifact), lenient(self._latencies.fastest_s(), foreign)
+                entrant, incumbent_s = (
+                    (one.candidate, one.artifact),
+                    relaxed_incumbent_s(self._latencies.fastest_s(), foreign),
+                )
                 measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
                 measurement = replace(marked(measurement, foreign), build_s=one.build.wall_s)
                 bills = self._bills(payer, one, measurement, grant.split(), first=one.candidate.key not in again)
@@ -147,7 +191,7 @@ class Races:
         helped = self._latencies.helps(outcome, measurement.latency_s)
         bills = [payer.bill(key, "measure", outcome.value, race, device=True, helped=helped)]
         if first:
-            payer.account.take_back([one.candidate])
+            payer.account.settle_deferred([one.candidate])
             bills.append(payer.bill(key, "build", outcome.value, one.build, helped=helped))
         return bills
 

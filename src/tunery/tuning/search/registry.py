@@ -8,9 +8,9 @@ from tunery._errors import EngineError
 from tunery.domain import Provenance, Task, digest
 from tunery.engines import Role
 from tunery.runtime.runtime import Runtime
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context
 from tunery.tuning.learning import InitialModel, Learning
-from tunery.tuning.search.proposal_filter import ProposalFilter
+from tunery.tuning.search.proposer import ProposalFilter
 from tunery.tuning.search.state import SearchState
 from tunery.tuning.search.stored import StoredTask, stored_tasks
 from tunery.tuning.search.task_search import TaskSearch
@@ -47,9 +47,9 @@ class SearchRegistry:
         if key not in self._open:
             proposer = next(self._proposers)
             learning = context.learning
-            sifter = ProposalFilter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
+            proposal_filter = ProposalFilter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
             state = SearchState(task, keep_log=self._keep_logs)
-            self._open[key] = TaskSearch(state, proposer, learning, sifter), proposer
+            self._open[key] = TaskSearch(state, proposer, learning, proposal_filter), proposer
         search = self._open[key][0]
         search.join(context, task.weight, stored)
         return search

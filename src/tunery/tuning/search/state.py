@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tunery.domain import Candidate, Mode, Origin, Outcome, Task
 from tunery.tuning.allocation.allocator import TaskProgress
 from tunery.tuning.search import events as ev
-from tunery.tuning.search.events import Best, Build, Counted, Decision, Event, LogEntry, Result, Tell
+from tunery.tuning.search.events import Best, Build, CandidateResult, Counted, Decision, Event, SearchStep, Tell
 from tunery.tuning.search.known import KnownCandidates
 
 _PROPOSER_TRIES = 3
@@ -137,7 +137,7 @@ class SearchState:
         self.problem = ""
         self.known = KnownCandidates()
         self.timings: Counter[bool] = Counter()  # by whether others disturbed them
-        self.log: list[LogEntry] | None = [] if keep_log else None
+        self.log: list[SearchStep] | None = [] if keep_log else None
         self._jobs: dict[str, _Job] = {}
         self._restored = False
         self._proposals, self._finals = _Proposals(self.known), _Finals()
@@ -147,11 +147,11 @@ class SearchState:
         """Take in what happened, and return what is to be done now, if anything."""
         decision = self._take_in(event)
         if self.log is not None:
-            self.log.append(LogEntry(event, decision))
+            self.log.append(SearchStep(event, decision))
         return decision
 
     @classmethod
-    def replay(cls, task: Task, log: Sequence[LogEntry]) -> SearchState:
+    def replay(cls, task: Task, log: Sequence[SearchStep]) -> SearchState:
         """Run a recorded log again and return the search in its final state."""
         state = cls(task, keep_log=True)
         for number, entry in enumerate(log):
@@ -281,7 +281,7 @@ class SearchState:
                 return self._failed(event.detail)
             case ev.Served():
                 self._serve(event)
-            case ev.Measured():
+            case ev.CandidateMeasured():
                 return self._measured(event)
             case ev.BaselineTimed():
                 self.baseline_s = event.latency_s
@@ -346,7 +346,7 @@ class SearchState:
             self.known.served(told)
             self._finals.add_news()
 
-    def _measured(self, event: ev.Measured) -> Counted:
+    def _measured(self, event: ev.CandidateMeasured) -> Counted:
         result = event.result
         told = result.told
         helped = self.helps(told.outcome, told.latency_s)
@@ -358,7 +358,7 @@ class SearchState:
         self._finals.add_news()
         return Counted(tuple(self._count_trial(event, fresh=fresh)), helped)
 
-    def _count_trial(self, event: ev.Measured, *, fresh: bool) -> Iterable[str]:
+    def _count_trial(self, event: ev.CandidateMeasured, *, fresh: bool) -> Iterable[str]:
         """Count a candidate once for each job, as it ended last; another job's only where that job is open to it.
 
         What is beyond that a job is merely served: it learns from it and may deliver it.
@@ -378,11 +378,11 @@ class SearchState:
         count = sum(key in self.known for key in event.keys)
         self.progress.ended(self.fastest_s(), count, event.cost)
 
-    def _note_build(self, result: Result) -> None:
+    def _note_build(self, result: CandidateResult) -> None:
         self._builds += result.build_s > 0
         self._build_s += result.build_s
 
-    def _count_timing(self, result: Result) -> None:
+    def _count_timing(self, result: CandidateResult) -> None:
         if result.timed:
             self.timings[result.contaminated] += 1
 

@@ -14,21 +14,18 @@ from tunery.runtime.foreign_load import marked
 from tunery.runtime.runtime import Runtime
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
-from tunery.tuning.calls import stage
-from tunery.tuning.context import Context
+from tunery.tuning.calls import Context, stage
 from tunery.tuning.learning import Learning
 from tunery.tuning.pipeline import BuiltCandidate, build_all
 from tunery.tuning.search import events as ev
 from tunery.tuning.search import finals
-from tunery.tuning.search.baselines import BuiltBaselines
-from tunery.tuning.search.events import Result
-from tunery.tuning.search.hints import hinted
+from tunery.tuning.search.events import CandidateResult
+from tunery.tuning.search.finals import BuiltBaselines
 from tunery.tuning.search.known import tried
-from tunery.tuning.search.proposal_filter import ProposalFilter
-from tunery.tuning.search.proposer import TaskProposer
+from tunery.tuning.search.proposer import ProposalFilter, TaskProposer
 from tunery.tuning.search.races import Races
 from tunery.tuning.search.state import NOTHING_RIGHT, SearchState
-from tunery.tuning.search.stored import StoredTask, measured_elsewhere, stored_best, stored_records
+from tunery.tuning.search.stored import StoredTask, hinted, measured_elsewhere, stored_best, stored_records
 
 _LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
 _NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs that time it for the first time
@@ -41,11 +38,11 @@ class TaskSearch:
     from it, is in `state`.
     """
 
-    def __init__(self, state: SearchState, proposer: str, learning: Learning, sifter: ProposalFilter) -> None:
+    def __init__(self, state: SearchState, proposer: str, learning: Learning, proposal_filter: ProposalFilter) -> None:
         self.task, self.state = state.task, state
         self.jobs: dict[str, Context] = {}
         self._proposer = TaskProposer(self.task, proposer, learning)
-        self._learning, self._sifter = learning, sifter
+        self._learning, self._filter = learning, proposal_filter
         self._space = Space.of(get_dialect(self.task.target.dialect))
         self._features: dict[str, bytes] = {}
         self._baselines = BuiltBaselines(self.task)
@@ -81,7 +78,7 @@ class TaskSearch:
         held_s = sum(one.build_s + one.measure_s * context.runtime.threads for one in trials)
         return ev.Restored(
             context.job_id,
-            tuple((one.job_id, Result.of(one.candidate, one.measurement)) for one in stored.records),
+            tuple((one.job_id, CandidateResult.of(one.candidate, one.measurement)) for one in stored.records),
             tuple(one.key for one in finals.select(stored.records)),
             stored.best,
             Cost(held_s, context.account.power.joules(held_s)),
@@ -147,9 +144,9 @@ class TaskSearch:
             if built and (reference := await self._reference(payer)):
                 kept = await self._races.run(payer, built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
-            self._sifter.learn([told for c in mine if (told := known.get(c.key))])
+            self._filter.learn([told for c in mine if (told := known.get(c.key))])
         finally:
-            payer.account.take_back(mine)  # built, and cut short before they were raced
+            payer.account.settle_deferred(mine)  # built, and cut short before they were raced
             self.state.handle(ev.BatchEnded(tuple(c.key for c in candidates), self._cost_since(payer)))
             if left := [c.key for c in mine if c.key not in known]:
                 await self._give_up(payer, left)
@@ -207,20 +204,20 @@ class TaskSearch:
 
     async def _ask_proposer(self, payer: Context, size: int) -> ev.Decision | None:
         try:
-            proposal = await self._proposer.propose(payer, self.state, self._sifter.ask(size))
+            proposal = await self._proposer.propose(payer, self.state, self._filter.ask(size))
         except (EngineError, DialectError) as error:
             return self.state.handle(ev.ProposerFailed(str(error)))
         # A proposer that was started anew does not know what is still on its way.
         keys = {candidate.key for candidate in proposal.candidates} - self.state.taken()
         served = await measured_elsewhere(payer, self.task, keys)
-        sifted = self._sifter.sift(proposal, self.state.taken(), served, size)
-        if left_out := sifted.records(payer):
+        selected = self._filter.select(proposal, self.state.taken(), served, size)
+        if left_out := selected.records(payer):
             await payer.store.add_records(self.task, left_out)
-        self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
-        if sifted.served:
-            self.state.handle(ev.Served(sifted.served))
-        dropped = tuple(candidate.key for candidate in sifted.dropped)
-        return self.state.handle(ev.Proposed(sifted.build, dropped, sifted.fresh, not proposal.candidates))
+        self._features.update((c.key, row) for c, row in zip(selected.build, selected.features, strict=True))
+        if selected.served:
+            self.state.handle(ev.Served(selected.served))
+        dropped = tuple(candidate.key for candidate in selected.dropped)
+        return self.state.handle(ev.Proposed(selected.build, dropped, selected.fresh, not proposal.candidates))
 
     # -- finals ---------------------------------------------------------------------------------------------------
 
@@ -270,7 +267,7 @@ class TaskSearch:
         helped = (await self._keep(payer, candidate, measurement, bills)).helped
         told = self.state.known.get(candidate.key)
         if candidate.origin is not Origin.BASELINE and told is not None:
-            self._sifter.measured(candidate.key, helped=helped)
+            self._filter.measured(candidate.key, helped=helped)
             self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
 
     async def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
@@ -283,7 +280,9 @@ class TaskSearch:
         """Store a measurement and its cost in one commit, and let it take the place of an earlier one."""
         await payer.account.record(self.task, [payer.record(candidate, measurement)], bills)
         open_to = tuple(job_id for job_id, job in self.jobs.items() if job.takes_part)
-        counted = self.state.handle(ev.Measured(payer.job_id, Result.of(candidate, measurement), open_to))
+        counted = self.state.handle(
+            ev.CandidateMeasured(payer.job_id, CandidateResult.of(candidate, measurement), open_to)
+        )
         assert isinstance(counted, ev.Counted)
         for job_id in counted.jobs:
             self.jobs[job_id].trials += 1
@@ -293,7 +292,7 @@ class TaskSearch:
         """Return the task's standing for the report of a job that takes part."""
         state, workload, outcomes = self.state, self.task.workload, self.state.outcomes(job_id)
         best_key = state.best.candidate_key if state.best else None
-        audit = self._sifter.audit(best_key)
+        audit = self._filter.audit(best_key)
         best, default = state.known.get(best_key or ""), state.known.default
         number = self._space.count(self.task) if self.task.tunable else None
         host = state.best.host if state.best else ""

@@ -133,7 +133,7 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
     model, priority = request.model, share.priority if share else 0
     local, sent, options = None, {"model": model}, dict(request.options)
     if service.is_local:
-        from tunery.runtime.preparing import absolute
+        from tunery.runtime.importing import absolute
 
         sent = {"model": absolute(model)}  # the service has another working directory
         local = {"options": options, "prices": request.prices, "trust": request.trust, "on": request.on}
