@@ -14,7 +14,7 @@ def test_stores_are_counted_as_the_compiler_unrolls_them(limit, rows, unrolled):
     from tvm import te
 
     from tunery.dialects.metaschedule._tvm import tvm
-    from tunery.dialects.metaschedule.search.code_size import code_size
+    from tunery.dialects.metaschedule.search.limits import code_size
 
     a, b = te.placeholder((32, 64), name="a"), te.placeholder((64, 32), name="b")
     k = te.reduce_axis((0, 64), name="k")

@@ -21,7 +21,7 @@ def task(tmp_path_factory):
 
 def test_what_unrolls_to_too_much_is_refused_with_its_reason_and_another_takes_its_place(task, monkeypatch):
     from tunery.dialects.metaschedule.search import limits
-    from tunery.dialects.metaschedule.search.code_size import code_size
+    from tunery.dialects.metaschedule.search.limits import code_size
     from tunery.dialects.metaschedule.variants.program import scheduled_module
 
     dialect = get_dialect("metaschedule")

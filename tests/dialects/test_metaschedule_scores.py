@@ -28,7 +28,7 @@ class Scripted(CostModel):
 
 @pytest.mark.parametrize("scores", [[0, 0, 0], [-1, -2, 0.5], [np.nan, np.inf, 1.0], [np.nan] * 3])
 def test_scores_are_positive_and_finite_whatever_the_model_says(scores):
-    from tunery.dialects.metaschedule.features.cost_model import SteeringModel
+    from tunery.dialects.metaschedule.features.features import SteeringModel
 
     features = SimpleNamespace(get=lambda key: np.zeros(len(STORES.columns), np.float32) if key in "abc" else None)
     model = SteeringModel(features, TASK)

@@ -7,8 +7,8 @@ variants     several programs for one workload; winograd: one of them and its de
 depthwise, place_sums, concatenations, rows: others; tiles: sums of products from register tiles
 proposer     the search of one program; portfolio: one for each variant
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
-limits       what is not worth a build; code_size: how much it unrolls to
-features     per-store features; cost_model: how the search sees our model
+limits       what is not worth a build
+features     per-store features, and how the search sees our model
 specimens    small programs of known kinds, to calibrate a device with
 kernel       build, load and run one candidate; splitting: packing of its weights
 vector_math  exp and erf without the C library

@@ -11,8 +11,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.costmodels.gaussian import LENGTHS, GaussianProcess
 from tunery.dialects import Observation, Proposer
-from tunery.dialects.metaschedule.features.cost_model import SteeringModel
-from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.features.features import FeatureCache, SteeringModel
 from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.breeding import Breeder

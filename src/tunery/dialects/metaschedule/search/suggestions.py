@@ -23,8 +23,7 @@ from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.dialects.metaschedule.variants.winograd import program as winograd
 from tunery.domain import Candidate, Task
 
-# F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
-_VARIANTS = (GENERIC, winograd.name_of(max(winograd.TILES)), depthwise.NAME, place_sums.NAME)
+_VARIANTS = (GENERIC, winograd.NAME, depthwise.NAME, place_sums.NAME)
 # Rows were ahead in 59 of 60 tasks (docs/decisions/003); the least of 262,144 numbers takes 10 µs by place-sums, 141
 # as it came: they lead with nearly any tile, where winners do not know better.
 _TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME, place_sums.NAME), 0.1
@@ -77,7 +76,7 @@ def suggest(
         candidates = tuple(with_left_out(candidate, left_out) for candidate in found)
         return Suggestions(candidates, fallbacks=tuple(fallbacks), source_ids=origins)
     if tiles:
-        return Suggestions(tiles)
+        return Suggestions(tuple(with_left_out(candidate, left_out) for candidate in tiles))
     searches = without(searches, left_out)
     names = _VARIANTS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
     known = variants(task).found
@@ -144,7 +143,7 @@ def leader_of_products(task: Task) -> str:
     """Return whether a product from register tiles is computed directly or by Winograd's; "" if it is none."""
     if TILES not in variants(task).found:
         return ""
-    name = winograd.name_of(max(winograd.TILES))
+    name = winograd.NAME
     return TILES if name not in variants(task).found or starved(task, name) else name
 
 
@@ -159,11 +158,10 @@ def starved(task: Task, variant: str) -> bool:
 
     Like tasks do not say it: with images of half the size there is a quarter of the work, and as many weights.
     """
-    tiles = {winograd.name_of(tile): tile for tile in winograd.TILES}
-    if variant not in tiles:
+    if variant != winograd.NAME:
         return False
     kernel = next((4 * spec.size for spec in task.workload.input_specs if spec.shape[:2] == (3, 3)), 0)
-    weights = kernel * ((tiles[variant] + 2) / 3) ** 2
+    weights = kernel * ((winograd.TILE + 2) / 3) ** 2
     return weights > _CACHED_BYTES and task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
 
 

@@ -27,7 +27,7 @@ _ALIASED, _WAYS, _MISSES = 1024, 8, 1.3
 
 
 @dataclass(frozen=True)
-class Design:
+class TileDesign:
     """`rows` x `vectors` are a tile; a block has so many tiles of rows and of columns."""
 
     rows: int
@@ -84,7 +84,7 @@ def vector_of(product: Product, target: Any) -> int:
     return lanes
 
 
-def designs_of(product: Product, target: Any, threads: int) -> list[Design]:
+def designs_of(product: Product, target: Any, threads: int) -> list[TileDesign]:
     """Return the designs of a product, the one first that is predicted to be the fastest."""
     lanes, registers = vector_of(product, target), registers_of(target)
     columns = -(-product.columns.extent // lanes)
@@ -95,7 +95,7 @@ def designs_of(product: Product, target: Any, threads: int) -> list[Design]:
         if fits(rows, vectors, registers)
     ]
     sizes.sort(key=lambda size: (cycles(product, size[0], size[1], lanes), -size[0] * size[1]))
-    chosen: dict[Design, None] = {}
+    chosen: dict[TileDesign, None] = {}
     for bigger in (1, 4, 0.25):
         for rows, vectors in sizes[:_CONSIDERED]:
             chosen[_blocked(product, rows, vectors, lanes, threads, bigger)] = None
@@ -104,7 +104,7 @@ def designs_of(product: Product, target: Any, threads: int) -> list[Design]:
 
 def _blocked(  # noqa: PLR0917 - a tile and where it is computed
     product: Product, rows: int, vectors: int, lanes: int, threads: int, bigger: float
-) -> Design:
+) -> TileDesign:
     tiles = sum(row_tiles(product.row_count, rows)[:2])
     columns = math.ceil(product.columns.extent / lanes / vectors)
     step = product.rows[-1].data if product.rows else 1
@@ -119,4 +119,4 @@ def _blocked(  # noqa: PLR0917 - a tile and where it is computed
             row_share = -(-tiles // more)
         else:
             column_share = -(-columns // min(columns, wanted))
-    return Design(rows, vectors, row_share, column_share)
+    return TileDesign(rows, vectors, row_share, column_share)

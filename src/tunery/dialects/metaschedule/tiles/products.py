@@ -15,7 +15,7 @@ _DEEPEST = 3  # a kernel's rows and columns, and channels
 
 
 @dataclass(frozen=True)
-class Loop:
+class ProductLoop:
     """A loop with its steps in the flat data, columns' values (weights) and result."""
 
     extent: int
@@ -32,10 +32,10 @@ class Product:
     first; `taps` those over a kernel's rows and columns, and `depth` is the number of steps that lie side by side.
     """
 
-    outer: tuple[Loop, ...]
-    rows: tuple[Loop, ...]
-    columns: Loop
-    taps: tuple[Loop, ...]
+    outer: tuple[ProductLoop, ...]
+    rows: tuple[ProductLoop, ...]
+    columns: ProductLoop
+    taps: tuple[ProductLoop, ...]
     depth: int
     step: int
     """How far apart the columns' values of two steps are."""
@@ -183,7 +183,7 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
             (parts.data, data.indices), (parts.weights, weights.indices), (parts.sums, block.body.indices)
         )
     ]  # fmt: skip
-    loops = {var: Loop(extent, flat[0][var], flat[1][var], flat[2][var]) for var, extent in (*axes, *kernel)}
+    loops = {var: ProductLoop(extent, flat[0][var], flat[1][var], flat[2][var]) for var, extent in (*axes, *kernel)}
     *others, last = [loops[var] for var, _ in axes]
     if last.weights != 1 or last.data != 0 or last.result != 1:
         raise OtherKindError("its columns do not lie side by side")
@@ -195,9 +195,9 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
     deep = [loops[var] for var, extent in kernel if extent > 1]
     deep = _merged(sorted(deep, key=lambda loop: -loop.weights), lambda loop: (loop.data, loop.weights))
     if not deep:
-        deep = [Loop(1, 1, last.extent, 0)]
+        deep = [ProductLoop(1, 1, last.extent, 0)]
     if deep[-1].data != 1 and deep[-1].extent > 1:
-        deep.append(Loop(1, 1, deep[-1].weights, 0))
+        deep.append(ProductLoop(1, 1, deep[-1].weights, 0))
     if len(deep) > _DEEPEST:
         raise OtherKindError("its sum runs over too many axes")
     attributes = parts.function.attrs or {}
@@ -208,12 +208,12 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
     )  # fmt: skip
 
 
-def _merged(loops: Sequence[Loop], steps: Any) -> list[Loop]:
+def _merged(loops: Sequence[ProductLoop], steps: Any) -> list[ProductLoop]:
     """Return the loops with those joined to one that are one in memory."""
-    found: list[Loop] = []
+    found: list[ProductLoop] = []
     for loop in loops:
         if found and steps(found[-1]) == tuple(step * loop.extent for step in steps(loop)):
-            found[-1] = Loop(found[-1].extent * loop.extent, loop.data, loop.weights, loop.result)
+            found[-1] = ProductLoop(found[-1].extent * loop.extent, loop.data, loop.weights, loop.result)
         else:
             found.append(loop)
     return found

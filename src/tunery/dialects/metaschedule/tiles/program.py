@@ -9,7 +9,7 @@ from typing import Any
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen.regions import NANOSECONDS
-from tunery.dialects.metaschedule.tiles.designs import Design, row_tiles
+from tunery.dialects.metaschedule.tiles.designs import TileDesign, row_tiles
 from tunery.dialects.metaschedule.tiles.kernels import Text, Tile, function_of, module_of
 from tunery.dialects.metaschedule.tiles.products import Product, _coefficients
 from tunery.dialects.metaschedule.variants.rewriting import long_of, mapped, shape_of, variable
@@ -28,13 +28,13 @@ def packed_shape(product: Product, lanes: int) -> tuple[int, int, int]:
     return leading * product.groups * -(-product.columns.extent // lanes), product.steps, lanes
 
 
-def program_of(product: Product, design: Design, lanes: int) -> Any:
+def program_of(product: Product, design: TileDesign, lanes: int) -> Any:
     """Return the module that computes a product by a design."""
     return _Program(product, design, lanes).module()
 
 
 class _Program:
-    def __init__(self, product: Product, design: Design, lanes: int) -> None:
+    def __init__(self, product: Product, design: TileDesign, lanes: int) -> None:
         self._product, self._design, self._lanes = product, design, lanes
         self._parts = product.parts
         self._weights = self._parts.weights

@@ -16,7 +16,7 @@ from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.loading.preparing import DOT_CHANNELS, DOT_DEPTH, DOTS, dot_groups
 from tunery.dialects.metaschedule.reasons import OtherKindError
-from tunery.dialects.metaschedule.variants.rewriting import Product, fuse, long_of, moved, padded_rows, shape_of
+from tunery.dialects.metaschedule.variants.rewriting import FusedProduct, fuse, long_of, moved, padded_rows, shape_of
 from tunery.dialects.metaschedule.variants.scheduling import around_reduction, result_of, unroll
 
 NAME = DOTS
@@ -140,7 +140,7 @@ def rewrite(module: Any, target: Any) -> Rewritten | None:
     return Rewritten(fuse(found, _core(found, instruction)), {found.weight: instruction.transform})
 
 
-class _Dot(Product):
+class _Dot(FusedProduct):
     @override
     def factor(self, expression: Any) -> Any:
         if not isinstance(expression, tvm.tirx.Cast) or str(expression.ty.dtype) != "int32":

@@ -85,7 +85,7 @@ class Fused:
         return position
 
 
-class Product(Fused):
+class FusedProduct(Fused):
     """A reduction `out[..., f] += data[...] * weights[..., f]`, with `axes` and `indices` of its operands."""
 
     channels: int

@@ -17,7 +17,7 @@ from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
-from tunery.dialects.metaschedule.tiles.designs import Design, designs_of, registers_of, vector_of
+from tunery.dialects.metaschedule.tiles.designs import TileDesign, designs_of, registers_of, vector_of
 from tunery.dialects.metaschedule.tiles.kernels import fits
 from tunery.dialects.metaschedule.tiles.products import product_of
 from tunery.dialects.metaschedule.tiles.program import packed_shape, program_of
@@ -109,11 +109,10 @@ def _remarks(text: str) -> dict[str, str]:
     return dict(json.loads(text)) if text.startswith("{") else {CHANNELS_LAST: text}
 
 
-def _winograd(tile: int, module: Any, target: Any) -> Variant:
-    program = winograd.rewrite(module, tile)
-    name, lanes = winograd.name_of(tile), winograd_space.lanes_of(program.channels, target)
-    design = winograd_space.designs(tile, lanes)
-    return Variant(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
+def _winograd(module: Any, target: Any) -> Variant:
+    program = winograd.rewrite(module)
+    design = winograd_space.designs(winograd.TILE, winograd_space.lanes_of(program.channels, target))
+    return Variant(winograd.NAME, program.module, {program.weight: winograd.NAME}, design, winograd.SLACK)
 
 
 def _dots(module: Any, target: Any) -> Variant | None:
@@ -148,7 +147,7 @@ def _tiles(module: Any, target: Any) -> Variant | None:
     designs = designs_of(product, target, int(target.attrs["num-cores"]))
 
     def written(numbers: Sequence[int]) -> Any:
-        design = Design(*numbers)
+        design = TileDesign(*numbers)
         if min(numbers) < 1 or not fits(design.rows, design.vectors, registers_of(target)):
             raise DialectError(f"a tile of {design.rows} x {design.vectors} vectors has no registers on this target")
         return program_of(product, design, lanes)
@@ -166,7 +165,7 @@ def _as_it_is(schedule: Any) -> list[Any]:
 
 
 _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
-    **{winograd.name_of(tile): partial(_winograd, tile) for tile in winograd.TILES},
+    winograd.NAME: _winograd,
     dots.NAME: _dots,
     depthwise.NAME: partial(_own_space, depthwise),
     place_sums.NAME: partial(_own_space, place_sums),
