@@ -47,9 +47,9 @@ def write_bundle(archive: Archive, directory: Path, runtime: Path | None = None)
         written = list(islice(every, _MOST_PARTS + 1))
     _check_room(archive.path, written)
     for number, (lines, content) in enumerate(written):
-        place = directory / _NETWORK / str(number)
-        content.rename(place) if content else place.mkdir()
-        (place / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        target = directory / _NETWORK / str(number)
+        content.rename(target) if content else target.mkdir()
+        (target / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     manifests = [part.manifest for part in parts]
     for manifest in manifests:
         if manifest["dialect"] != ONNXRUNTIME:
@@ -95,16 +95,16 @@ class _Weights:
     """The weights of all parts in one file, equal ones once."""
 
     file: IO[bytes]
-    places: dict[str, int] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
 
     def line(self, number: int, array: Array) -> str:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         digest = hashlib.sha256(data).hexdigest()
-        if digest not in self.places:
+        if digest not in self.offsets:
             self.file.write(bytes(-self.file.tell() % library.ALIGNMENT))
-            self.places[digest] = self.file.tell()
+            self.offsets[digest] = self.file.tell()
             self.file.write(data)
-        return f"weight {self.places[digest]} {_told(f'weight{number}', array.shape, str(array.dtype))}"
+        return f"weight {self.offsets[digest]} {_described(f'weight{number}', array.shape, str(array.dtype))}"
 
 
 _Written = tuple[list[str], Path | None]
@@ -157,7 +157,7 @@ def _ends(inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> 
                 f"the size of {name!r:.80} depends on the data, which a bundle cannot give; load the file from Python "
                 "(tunery.load_compiled)"
             )
-    return [f"{kind} {_told(*one)}" for kind, ends in (("input", inputs), ("output", outputs)) for one in ends]
+    return [f"{kind} {_described(*one)}" for kind, ends in (("input", inputs), ("output", outputs)) for one in ends]
 
 
 class _Named(dict[str, Any]):
@@ -178,6 +178,6 @@ tunery::tunery. Copy this directory as it is: the libraries find one another.
 """
 
 
-def _told(name: str, shape: Any, dtype: str) -> str:
+def _described(name: str, shape: Any, dtype: str) -> str:
     shown = "".join(char if char.isprintable() else "?" for char in name)[:1000]
     return " ".join([dtype, str(len(shape)), *(str(int(size)) for size in shape), shown])

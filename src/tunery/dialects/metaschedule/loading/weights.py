@@ -84,7 +84,7 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collectio
     kept = _worth_preparing(weights) if kept is None else kept
     room = _Room()
     places: dict[tuple[int, str, str], int] = {}  # by the array's identity: the weights keep all of them
-    told = []
+    entries = []
     for weight in weights:
         whole = id(weight) in kept
         transform, packing = ("", None) if whole else (weight.transform, weight.packing)
@@ -94,7 +94,7 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collectio
             file.write(bytes(-file.size % library.ALIGNMENT))
             places[key] = file.size
             file.write(array.reshape(-1).view(np.uint8).data)
-        told.append(
+        entries.append(
             {
                 "offset": places[key],
                 "shape": list(array.shape),
@@ -104,7 +104,7 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collectio
                 "made": _told_of(weight) if whole else None,
             }
         )
-    return {"arrays": told}
+    return {"arrays": entries}
 
 
 def _told_of(weight: Weight) -> dict[str, Any]:
@@ -121,30 +121,30 @@ def write_shared(file: MemberWriter, targets: Sequence[tuple[memoryview, Sequenc
     """
     arrays: dict[tuple[Any, ...], Array] = {}
     forms: dict[int, set[str]] = {}
-    found = []
-    for memory, told in targets:
-        for each in told:
-            weight, prepared = _original(memory, each)
+    weights = []
+    for memory, entries in targets:
+        for entry in entries:
+            weight, prepared = _original(memory, entry)
             digest = hashlib.sha256(weight.array.reshape(-1).view(np.uint8).data).digest()
             weight = replace(
                 weight, array=arrays.setdefault((weight.array.dtype, weight.array.shape, digest), weight.array)
             )
             form = json.dumps([weight.transform, weight.packing]) if prepared else ""
             forms.setdefault(id(weight.array), set()).add(form)
-            found.append(weight)
+            weights.append(weight)
     alike = {identity for identity, ways in forms.items() if len(ways) == 1 and "" not in ways}
-    whole = write_weights(file, found, {id(weight) for weight in found if id(weight.array) in alike})["arrays"]
-    return [{"arrays": [whole.pop(0) for _ in told]} for _, told in targets]
+    whole = write_weights(file, weights, {id(weight) for weight in weights if id(weight.array) in alike})["arrays"]
+    return [{"arrays": [whole.pop(0) for _ in entries]} for _, entries in targets]
 
 
-def _original(memory: memoryview, each: Mapping[str, Any]) -> tuple[Weight, bool]:
+def _original(memory: memoryview, entry: Mapping[str, Any]) -> tuple[Weight, bool]:
     """Return a weight of a file as the model has it, where that can be told, and whether the file has it prepared."""
-    array, made = _mapped(memory, each), each.get("made")
-    if not made:
-        packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
-        return Weight(array, each["transform"], packing), not (each["transform"] or packing)
-    transform, shape = str(made["transform"]), tuple(made["shape"])
-    packing = (tuple(made["packing"][0]), made["packing"][1]) if made["packing"] else None
+    array, original = _mapped(memory, entry), entry.get("made")
+    if not original:
+        packing = _packing_of(entry)
+        return Weight(array, entry["transform"], packing), not (entry["transform"] or packing)
+    transform, shape = str(original["transform"]), tuple(original["shape"])
+    packing = _packing_of(original)
     if packing:
         array = unpack(array, transformed_shape(shape, transform), packing[1])
     if transform.startswith(TILES):
@@ -159,32 +159,33 @@ def _worth_preparing(weights: Sequence[Weight]) -> set[int]:
     sizes = [(weight.prepared_bytes, weight.array.nbytes, id(weight)) for weight in weights]
     room = _MOST_STORED * sum(before for _, before, _ in sizes)
     kept = set()
-    for after, _, identity in sorted(sizes, key=lambda one: one[0] / one[1]):
+    for after, _, identity in sorted(sizes, key=lambda size: size[0] / size[1]):
         room -= after
         if room >= 0:
             kept.add(identity)
     return kept
 
 
-def map_weights(memory: memoryview, told: Sequence[Mapping[str, Any]]) -> list[Any]:
+def map_weights(memory: memoryview, entries: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return the weights in a mapped file as TVM's tensors in that memory; what is to be prepared is copied."""
-    found = []
-    for each in told:
-        array = _mapped(memory, each)
-        if each["transform"] or each["packing"]:
-            found.append(_prepared(array, each))
-        else:
-            found.append(library.shared(array))
-    return found
+    arrays = ((_mapped(memory, entry), entry) for entry in entries)
+    return [
+        _prepared(array, entry) if entry["transform"] or entry["packing"] else library.shared(array)
+        for array, entry in arrays
+    ]
 
 
-def _mapped(memory: memoryview, each: Mapping[str, Any]) -> Array:
-    array = np.frombuffer(memory, np.dtype(each["dtype"]), math.prod(each["shape"]), int(each["offset"]))
-    return array.reshape(each["shape"])
+def _packing_of(entry: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Index]] | None:
+    return (tuple(entry["packing"][0]), entry["packing"][1]) if entry["packing"] else None
 
 
-def _prepared(array: Array, each: Mapping[str, Any]) -> Any:
-    packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
+def _mapped(memory: memoryview, entry: Mapping[str, Any]) -> Array:
+    array = np.frombuffer(memory, np.dtype(entry["dtype"]), math.prod(entry["shape"]), int(entry["offset"]))
+    return array.reshape(entry["shape"])
+
+
+def _prepared(array: Array, entry: Mapping[str, Any]) -> Any:
+    packing = _packing_of(entry)
     if packing and math.prod(packing[0]) > _MOST_GROWTH * max(array.size, _LEAST):
         raise ValueError("its weights would be packed to many times their size")
-    return library.tensor(Weight(array, each["transform"], packing).prepared())
+    return library.tensor(Weight(array, entry["transform"], packing).prepared())
