@@ -260,8 +260,8 @@ def main() -> int:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     kept = Kept(given.json, __file__)
     rows = {row["file"]: row for row in kept.read()}
-    for path in sorted(given.directory.glob(f"*{given.only}*.onnx")):
-        if path.stem not in rows:
+    for path in sorted(given.directory.glob("*.onnx")):
+        if given.only in path.stem and path.stem not in rows:
             rows[path.stem] = examine(path)
             kept.add(rows[path.stem])
             print(path.stem, rows[path.stem]["error"] or rows[path.stem]["deviation"], flush=True)
