@@ -83,10 +83,16 @@ def service_at(server: str, socket: str) -> "ServiceClient":
         UsageError: there is none, or it is another user's.
     """
     from tunery._settings import socket_path
-    from tunery.web.client import ServiceClient, connect
+    from tunery.web.client import ServiceClient, connect, logged_in
 
-    url = server_of(server, socket)
-    return connect(url) if url else ServiceClient.local(socket_path(socket))
+    if url := server_of(server, socket):
+        return connect(url)
+    try:
+        return ServiceClient.local(socket_path(socket))
+    except UsageError as error:
+        if url := logged_in():
+            raise UsageError(f"{error}, or use the one that you logged in to with --server {url}") from None
+        raise
 
 
 def service_or_none(server: str, socket: str, store: str) -> "ServiceClient | None":

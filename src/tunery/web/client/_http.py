@@ -77,9 +77,7 @@ class ServiceClient:
             except PermissionError:
                 raise UsageError(f"the service at {path} is another user's; {_OWN}") from None
             except OSError:
-                raise UsageError(
-                    f"no service of your own is running; start one with `tunery serve`{_instead()}"
-                ) from None
+                raise UsageError("no service is running; start one with `tunery serve`") from None
             # Before it hears anything: another user's would learn what we ask, and could lie.
             told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             if struct.unpack("3i", told)[1] not in {0, os.geteuid()}:
@@ -393,13 +391,6 @@ def urls_in(text: str) -> list[str]:
         except (httpx.InvalidURL, ValueError):
             raise UsageError(f"{url!r:.200} is no URL; write it as https://HOST:PORT") from None
     return urls
-
-
-def _instead() -> str:
-    from tunery.web.client._logins import logged_in  # which imports this module
-
-    url = logged_in()
-    return f", or use the one that you logged in to with --server {url}" if url else ""
 
 
 def _place(job_id: str) -> str:
