@@ -61,6 +61,8 @@ class Kernel:
             return
         if self._openmp is not None:
             self._openmp.omp_set_num_threads(self.threads)
+            nothing = ctypes.cast(self._libc.getpid, ctypes.c_void_p)
+            self._openmp.GOMP_parallel(nothing, None, self.threads, 0)  # for its threads to be there
         os.write(wire, b"\0")
         pointer = ctypes.c_void_p
         run.argtypes, run.restype = (pointer, pointer, ctypes.c_long, ctypes.c_long), None

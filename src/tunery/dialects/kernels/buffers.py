@@ -18,6 +18,7 @@ _ALIGNED = 64
 _GUARD = 16 << 20  # bytes on each side, which take addresses and no memory
 _KNOWN = 0xA5
 _SETS_BYTES, _MOST_SETS = 16 << 20, 1 << 13
+_SHUFFLED = 1 << 16  # numbers; more are only moved, which is much sooner done
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -114,11 +115,12 @@ class ArgumentSets:
             if not one.output and (values := inputs[name].reshape(-1)).size:
                 if not self._filled:
                     some = self._random.choice(values.size, min(values.size, self.count), replace=False)
-                    shuffled = np.tile(self._random.permutation(values), 2)
-                    windows = np.lib.stride_tricks.sliding_window_view(shuffled, values.size)
-                    self._drawn[name] = windows, np.resize(some, self.count)
-                windows, begins = self._drawn[name]
-                self._rows(name)[self._filled : count] = windows[begins[self._filled : count]]
+                    if values.size <= _SHUFFLED:
+                        values = self._random.permutation(values)
+                    self._drawn[name] = values, np.resize(some, self.count)
+                values, begins = self._drawn[name]
+                for row, begin in zip(self._rows(name)[self._filled : count], begins[self._filled :], strict=False):
+                    row[: values.size - begin], row[values.size - begin :] = values[begin:], values[:begin]
         self._filled = count
 
     def array(self, name: str, number: int) -> Array:

@@ -21,10 +21,10 @@ from tunery.dialects.kernels.specification import Argument, KernelSpecification,
 
 _SPREAD = 2_654_435_761
 _CLOSE, _CLOSE_HALF = 1e-3, 1e-2
-_FIRST, _ONE_IN = 2, 4
-"""The answers of the first samples are looked at in a new place, and of one in so many others."""
-_LONG_S = 2e-2
-"""A call that takes longer is not made twice for threads and memory to be there."""
+_MANY, _FIRST, _ONE_IN = 16, 2, 4
+"""Of many calls, of the first samples, and of one in so many others the answers are looked at."""
+_LONG_S = 1e-3
+"""A call that takes longer is not made before those that are timed, for its code and data to be at hand."""
 
 
 class Buffer(Protocol):
@@ -50,7 +50,7 @@ class BuiltKernel(Kernel):
     def __init__(self, specification: KernelSpecification, buffers: Mapping[str, Buffer]) -> None:
         self._spec, self._buffers = specification, buffers
         self._given: dict[str, Array] = {}
-        self._checked, self._changed = False, False
+        self._checked, self._changed, self._samples = False, False, 0
         self._random = np.random.default_rng()
 
     @abstractmethod
@@ -70,8 +70,7 @@ class BuiltKernel(Kernel):
         if not self._checked:
             self._checked = True
             self._check_memory()
-        self._restore()
-        self.poison()
+            self._restore()
         self._changed = True
         return max(self.time_on_new(calls), 1e-9)
 
@@ -147,16 +146,13 @@ class BuiltKernel(Kernel):
 class QueuedKernel(BuiltKernel):
     """A kernel on a device's queue, where new inputs are written between calls and events tell the calls' time."""
 
-    def __init__(self, specification: KernelSpecification, buffers: Mapping[str, Buffer]) -> None:
-        super().__init__(specification, buffers)
-        self._samples = 0
-
     @abstractmethod
     def call_on_new(self, calls: int) -> float:
         """As `call`, but with new numbers in all `varied` inputs before each call."""
 
     @override
     def time_on_new(self, calls: int) -> float:
+        self.poison()
         elapsed_s = self.call_on_new(calls)
         self._samples += 1
         if self._samples <= _FIRST or self._random.random() * _ONE_IN < 1:
@@ -206,12 +202,17 @@ class CKernel(BuiltKernel):
         return sum(self._sample(min(most, calls - done)) for done in range(0, calls, most))
 
     def _sample(self, calls: int) -> float:
-        """Time calls on as many sets of arguments, and check the answers of the last, and of one that nobody knows."""
+        """Time calls on as many sets of arguments; check the answers of the last, and of one that nobody knows.
+
+        Those of a few calls, which may be large, are looked at in the first samples and in one of four.
+        """
         self._sets.fill(calls, self._given)
-        known = [number for number in self._right if number < calls - 1]
-        new = len(known) < _FIRST or self._random.random() * _ONE_IN < 1
-        number = int(self._random.integers(calls) if new else self._random.choice(known))
-        checked = {number, calls - 1}
+        self._samples += 1
+        checked = set[int]()
+        if calls >= _MANY or self._samples <= _FIRST or self._random.random() * _ONE_IN < 1:
+            known = [number for number in self._right if number < calls - 1]
+            new = len(known) < _FIRST or self._random.random() * _ONE_IN < 1
+            checked = {int(self._random.integers(calls) if new else self._random.choice(known)), calls - 1}
         for each in checked - self._right.keys():
             self._process.restart()
             self._poison_set(each)
