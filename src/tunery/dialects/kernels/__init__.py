@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
@@ -75,6 +75,8 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
     formats = FORMATS
     runs_users_code = True
     _language: ClassVar[str]
+    _ending: ClassVar[str]
+    """How a source's name ends."""
 
     @override
     def own_network(self, source: str) -> Network:
@@ -135,10 +137,16 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
             DialectError: it does not load.
         """
 
-    @property
     @abstractmethod
-    def _delivery(self) -> ModuleType:
-        """The module of what is delivered: `write`, the class `Delivered`, and the `MEMBERS` that are texts."""
+    def _write(
+        self,
+        output: Path,
+        network: Network,
+        kernel: KernelSpecification,
+        configuration: Mapping[str, Value],
+        target: Target,
+    ) -> None:
+        """Write a configuration that builds as a file with texts, which `load_network` takes."""
 
     @override
     def open(
@@ -256,19 +264,14 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
         kernel = _specification(network.program)
         candidate = chosen.get(kernel.key)
         configuration = _allowed(kernel, candidate.body) if candidate else kernel.default
-        self._delivery.write(output, network, kernel, configuration, target)
+        self._write(output, network, kernel, configuration, target)
         return Compiled(str(output), {kernel.key: candidate.key if candidate else None})
 
     @override
-    def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
-        loaded: CompiledNetwork = self._delivery.Delivered(archive, threads)
-        return loaded
-
-    @override
     def texts(self, path: Path) -> Mapping[str, str]:
-        from tunery.dialects.kernels.delivery import texts
+        from tunery.dialects.kernels.delivery import members, texts
 
-        return texts(path, self._delivery.MEMBERS)
+        return texts(path, members(self._ending))
 
     @override
     def write_records(self, task: Task, records: Sequence[Record], device: str, format_name: str) -> str:
@@ -282,6 +285,7 @@ class KernelsDialect(UsersKernels, CrossCompiler):
 
     name = "kernels"
     _language = "c"
+    _ending = "c"
 
     @property
     @override
@@ -339,12 +343,24 @@ class KernelsDialect(UsersKernels, CrossCompiler):
 
         return CKernel(kernel, path, device, threads)
 
-    @property
     @override
-    def _delivery(self) -> ModuleType:
-        from tunery.dialects.kernels import delivery
+    def _write(
+        self,
+        output: Path,
+        network: Network,
+        kernel: KernelSpecification,
+        configuration: Mapping[str, Value],
+        target: Target,
+    ) -> None:
+        from tunery.dialects.kernels.delivery import write
 
-        return delivery
+        write(output, network, kernel, configuration, target)
+
+    @override
+    def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
+        from tunery.dialects.kernels.delivery import CFile
+
+        return CFile(archive, threads)
 
 
 @lru_cache(maxsize=64)

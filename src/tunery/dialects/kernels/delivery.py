@@ -24,7 +24,6 @@ from tunery.domain import Network, Target, TensorSpec
 
 _FORMAT = "kernels-1"
 MADE_BY = "made by tunery"
-MEMBERS = ("kernel.c", "kernel.h", "kernel.json")
 
 
 def write(
@@ -89,6 +88,11 @@ def shapes_text(kernel: KernelSpecification) -> str:
     )  # fmt: skip
 
 
+def members(ending: str) -> tuple[str, ...]:
+    """Return the names of the texts in a file, where a source's name ends so."""
+    return (f"kernel.{ending}", "kernel.h", "kernel.json")
+
+
 def texts(path: Path, members: Sequence[str]) -> dict[str, str]:
     """Return what of a written file is for people and their compilers, by the ending of a file's name."""
     try:
@@ -127,7 +131,7 @@ class _Library:
             self._openmp.omp_set_num_threads(before)
 
 
-class Delivered(CompiledNetwork):
+class CFile(CompiledNetwork):
     """A tuned kernel in this process: a function of its input arrays."""
 
     def __init__(self, archive: Archive, threads: int | None) -> None:

@@ -1,6 +1,6 @@
 """Kernels in CUDA, on the first GPU here; where there is none they are compiled, and not measured.
 
-compilation    builds one; arrays, kernel: runs it on the GPU's stream; delivery: the best one as a file
+compilation    builds one; arrays, kernel: runs it on the GPU's stream
 """
 
 import importlib.util
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 
 from pydantic import TypeAdapter
 from typing_extensions import override
@@ -20,8 +19,9 @@ from tunery.devices import Device
 from tunery.devices.cuda.driver import connect, find, no_library
 from tunery.dialects import Built, Kernel
 from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels import UsersKernels
 from tunery.dialects.kernels.kernel import BuiltKernel
+from tunery.dialects.kernels.launched import LaunchedDialect
+from tunery.dialects.kernels.launched.sizes import Sizes
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Target, Task
 from tunery.domain.closed_target import read_target
@@ -32,12 +32,13 @@ _EXAMPLE = '{"kind": "cuda", "arch": "sm_90"}'
 _LOOK_S = 60.0
 
 
-class CudaDialect(UsersKernels):
+class CudaDialect(LaunchedDialect):
     """Kernels with parameters, built by NVRTC for the GPU's own instructions."""
 
     name = "cuda"
     device = "cuda"
     _language = "cuda"
+    _ending = "cu"
 
     @property
     @override
@@ -112,9 +113,17 @@ class CudaDialect(UsersKernels):
         assert isinstance(device, CudaDevice), "its kind was looked at"
         return CudaKernel(kernel, compiled, device)
 
-    @property
     @override
-    def _delivery(self) -> ModuleType:
-        from tunery.dialects.kernels.cuda import delivery
+    def _launch(self, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target) -> Sizes:
+        from tunery.dialects.kernels.cuda.compilation import build
 
-        return delivery
+        return build(kernel, kernel.source, kernel.function, configuration, target.config["arch"]).launch
+
+    @override
+    def _rebuilt(self, kernel: KernelSpecification, configuration: Mapping[str, Value], threads: int) -> BuiltKernel:
+        from tunery.devices.cuda.device import CudaDevice
+        from tunery.dialects.kernels.cuda.compilation import build
+        from tunery.dialects.kernels.cuda.kernel import CudaKernel
+
+        compiled = build(kernel, kernel.source, kernel.function, configuration, find().arch)
+        return CudaKernel(kernel, compiled, CudaDevice())

@@ -1,10 +1,8 @@
 """A tuned kernel for a device as a file: its source under its parameters, and a header for programs that launch it."""
 
 import json
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -13,18 +11,13 @@ from tunery._errors import DeviceLostError, DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels.delivery import MADE_BY, shapes_text
+from tunery.dialects.kernels.delivery import MADE_BY, members, shapes_text
 from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.launched.headers import headers
 from tunery.dialects.kernels.launched.sizes import Sizes
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification
 from tunery.domain import Network, Target, TensorSpec
-
-
-def members(ending: str) -> tuple[str, ...]:
-    """Return the names of the texts in a file, where a source's name ends so."""
-    return (f"kernel.{ending}", "kernel.h", "kernel.json")
 
 
 def write_archive(  # noqa: PLR0917 - what a file is made of
@@ -70,31 +63,31 @@ def _header(kernel: KernelSpecification, launch: Sizes) -> str:
     )
 
 
-class LaunchedKernel(CompiledNetwork):
-    """A tuned kernel in this process: a function of its input arrays, built anew for the device that is here."""
+class LaunchedFile(CompiledNetwork):
+    """A tuned kernel in this process: a function of its input arrays, built anew for the device that is here.
 
-    dialect: ClassVar[str]
+    `build` does so, of a configuration, with a number of threads where the device is this machine's processor.
+    """
 
-    def __init__(self, archive: Archive, threads: int | None) -> None:
+    def __init__(
+        self, archive: Archive, threads: int | None,
+        build: Callable[[KernelSpecification, Mapping[str, Value], int], BuiltKernel],
+    ) -> None:  # fmt: skip
         from tunery.dialects._loaded import thread_count
 
         manifest = archive.manifest
-        if manifest["format"] != f"{self.dialect}-1":
+        if manifest["format"] != f"{manifest['dialect']}-1":
             raise ArchiveError("it is of another version")
         kernel = read_specification(str(manifest["kernel"]))
         configuration = dict(manifest["parameters"])
         self.threads = thread_count(threads, manifest["threads"])
         try:
-            self._loaded = self._built(kernel, configuration)
+            self._loaded = build(kernel, configuration, self.threads)
         except DialectError as error:
             raise UsageError(f"{archive.path} cannot be run here: {error}") from error
         self._names = [one.name for one in kernel.inputs]
         self.inputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.inputs)
         self.outputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.outputs)
-
-    @abstractmethod
-    def _built(self, kernel: KernelSpecification, configuration: Mapping[str, Value]) -> BuiltKernel:
-        """Build the kernel for the device that is here."""
 
     @override
     def _run(self, arrays: Sequence[Array]) -> list[Array]:

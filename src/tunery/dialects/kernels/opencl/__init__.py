@@ -1,16 +1,16 @@
 """Kernels in OpenCL, on the first device of OpenCL here.
 
-program    builds one, and runs it on the device's queue; delivery: the best one as a file
+program    builds one, and runs it on the device's queue
 """
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 
 from pydantic import TypeAdapter
 from typing_extensions import override
@@ -19,8 +19,9 @@ from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, connect, no_library
 from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels import UsersKernels
 from tunery.dialects.kernels.kernel import BuiltKernel
+from tunery.dialects.kernels.launched import LaunchedDialect
+from tunery.dialects.kernels.launched.sizes import Sizes
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Environment, Target
 
@@ -29,12 +30,13 @@ _BUILD = "1"
 _LOOK_S = 60.0
 
 
-class OpenClDialect(UsersKernels):
+class OpenClDialect(LaunchedDialect):
     """Kernels with parameters, built by the device's own compiler."""
 
     name = "opencl"
     device = "opencl"
     _language = "opencl"
+    _ending = "cl"
 
     @property
     @override
@@ -103,9 +105,15 @@ class OpenClDialect(UsersKernels):
         program = TypeAdapter(Checked).validate_json(path.read_bytes())
         return OpenClKernel(kernel, program, connect())
 
-    @property
     @override
-    def _delivery(self) -> ModuleType:
-        from tunery.dialects.kernels.opencl import delivery
+    def _launch(self, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target) -> Sizes:
+        from tunery.dialects.kernels.opencl.program import build
 
-        return delivery
+        return build(connect(), kernel, kernel.source, kernel.function, configuration).launch
+
+    @override
+    def _rebuilt(self, kernel: KernelSpecification, configuration: Mapping[str, Value], threads: int) -> BuiltKernel:
+        from tunery.dialects.kernels.opencl.program import OpenClKernel, build
+
+        os.environ.setdefault(MOST_THREADS, str(threads))  # of the first kernel that a process loads
+        return OpenClKernel(kernel, build(connect(), kernel, kernel.source, kernel.function, configuration), connect())
