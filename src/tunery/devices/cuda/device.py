@@ -10,7 +10,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.devices._base import EnergyMeter
 from tunery.devices.cpu.device import CpuDevice
-from tunery.devices.cuda.driver import Connection, connect, done, find
+from tunery.devices.cuda.driver import CudaStream, connect, done, find
 from tunery.devices.cuda.management import GpuMeter, GpuWatch, Management
 from tunery.domain import DeviceDescription
 
@@ -44,7 +44,7 @@ class CudaDevice(CpuDevice):
         return {}
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> CudaStream:
         """The way to the GPU, which is opened when it is first needed."""
         return connect()
 

@@ -82,7 +82,7 @@ def _version(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Connection:
+class CudaStream:
     """The first GPU in this process, with a context and a stream of our own."""
 
     gpu: Gpu
@@ -103,7 +103,7 @@ class Connection:
         done(self.gpu.cu.cuStreamSynchronize(self.stream))
 
 
-def _let_go(to: Connection, calls: tuple[tuple[Any, ...], ...]) -> None:
+def _let_go(to: CudaStream, calls: tuple[tuple[Any, ...], ...]) -> None:
     try:
         cu = to.use()
         for name, *arguments in calls:
@@ -113,11 +113,11 @@ def _let_go(to: Connection, calls: tuple[tuple[Any, ...], ...]) -> None:
 
 
 @cache
-def connect() -> Connection:
+def connect() -> CudaStream:
     """Open the first GPU, once in a process."""
     gpu = find()
     cu = gpu.cu
     with room_for_addresses():
         context = done(cu.cuDevicePrimaryCtxRetain(gpu.ordinal))
     done(cu.cuCtxSetCurrent(context))
-    return Connection(gpu, context, done(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+    return CudaStream(gpu, context, done(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)))

@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from tunery.devices.cpu.device import CpuDevice
-from tunery.devices.opencl.platform import MOST_THREADS, Connection, connect, find
+from tunery.devices.opencl.platform import MOST_THREADS, OpenClQueue, connect, find
 from tunery.domain import DeviceDescription
 
 _LEAST_FLUSH_BYTES = 32 * 2**20
@@ -32,7 +32,7 @@ class OpenClDevice(CpuDevice):
         return {}
 
     @cached_property
-    def connection(self) -> Connection:
+    def connection(self) -> OpenClQueue:
         return connect()
 
     @override

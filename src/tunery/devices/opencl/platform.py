@@ -40,7 +40,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Connection:
+class OpenClQueue:
     """One device of OpenCL in this process: the module `cl`, the device, a context, and a queue that keeps the time.
 
     What compiles or runs a user's source is called in `thread`, which reads no files of others; nor do PoCL's threads,
@@ -87,13 +87,13 @@ def find() -> Found:
 
 
 @cache
-def connect() -> Connection:
+def connect() -> OpenClQueue:
     """Open the device that `find` returns, once in a process."""
     found = find()
     context, queue = found.thread.submit(_opened, found.cl, found.device).result()
     if not found.kept:  # other drivers open a GPU's files first
         _keep(found.thread)
-    return Connection(found.cl, found.device, context, queue, found.thread)
+    return OpenClQueue(found.cl, found.device, context, queue, found.thread)
 
 
 def _keep(thread: ThreadPoolExecutor) -> None:

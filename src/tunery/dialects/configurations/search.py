@@ -38,7 +38,7 @@ _NOISE, _NOISE_ABANDONED = 1e-3, 4e-2
 _WIDE = 4.0
 
 
-class Encoder:
+class ConfigurationEncoder:
     """Turns configurations into rows of numbers: logarithms of wide ranges, places of narrow ones, marks of names."""
 
     def __init__(self, space: ConfigurationSpace) -> None:
@@ -80,7 +80,7 @@ class ConfigurationSearch:
         self._recorded = list(recorded)
         self._turn = self._asked = 0
         self._length, self._relevance = 1.0, np.ones(len(space.names))
-        self._encoder = Encoder(space)
+        self._encoder = ConfigurationEncoder(space)
         self._seen: set[Choices] = set()
         self._told: dict[Choices, tuple[float | None, bool]] = {}
         self._first = [one for one in dict.fromkeys(first) if space.allows(one)]

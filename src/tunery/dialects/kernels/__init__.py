@@ -358,9 +358,9 @@ class KernelsDialect(UsersKernels, CrossCompiler):
 
     @override
     def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
-        from tunery.dialects.kernels.delivery import CFile
+        from tunery.dialects.kernels.delivery import CNetwork
 
-        return CFile(archive, threads)
+        return CNetwork(archive, threads)
 
 
 @lru_cache(maxsize=64)

@@ -131,7 +131,7 @@ class _Library:
             self._openmp.omp_set_num_threads(before)
 
 
-class CFile(CompiledNetwork):
+class CNetwork(CompiledNetwork):
     """A tuned kernel in this process: a function of its input arrays."""
 
     def __init__(self, archive: Archive, threads: int | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunery._errors import DialectError
-from tunery.devices.cuda.driver import Connection, done
+from tunery.devices.cuda.driver import CudaStream, done
 from tunery.dialects import Array
 
 _ALIGNED = 256
@@ -23,7 +23,7 @@ class GpuArray:
         DialectError: the GPU has no room for it.
     """
 
-    def __init__(self, name: str, shape: Sequence[int], dtype: str, to: Connection) -> None:
+    def __init__(self, name: str, shape: Sequence[int], dtype: str, to: CudaStream) -> None:
         self._name, self._to = name, to
         self._shape, self._kind = tuple(shape), np.dtype(dtype)
         self._size = math.prod(shape) * self._kind.itemsize

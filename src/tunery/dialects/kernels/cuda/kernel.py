@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.devices.cuda.device import CudaDevice
-from tunery.devices.cuda.driver import Connection, done
+from tunery.devices.cuda.driver import CudaStream, done
 from tunery.dialects import Array
 from tunery.dialects.kernels.cuda.arrays import GpuArray
 from tunery.dialects.kernels.cuda.compilation import CudaBinary
@@ -24,7 +24,7 @@ _AT_ONCE = 32  # calls in the stream
 class _Module:
     """A kernel's code on the GPU, with variables of its own."""
 
-    def __init__(self, compiled: CudaBinary, to: Connection) -> None:
+    def __init__(self, compiled: CudaBinary, to: CudaStream) -> None:
         cu = to.use()
         try:
             module = done(cu.cuModuleLoadData(base64.b64decode(compiled.code)))

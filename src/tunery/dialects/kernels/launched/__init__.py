@@ -46,6 +46,6 @@ class LaunchedDialect(UsersKernels):
 
     @override
     def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
-        from tunery.dialects.kernels.launched.delivery import LaunchedFile
+        from tunery.dialects.kernels.launched.delivery import LaunchedNetwork
 
-        return LaunchedFile(archive, threads, self._rebuilt)
+        return LaunchedNetwork(archive, threads, self._rebuilt)

@@ -63,7 +63,7 @@ def _header(kernel: KernelSpecification, launch: Sizes) -> str:
     )
 
 
-class LaunchedFile(CompiledNetwork):
+class LaunchedNetwork(CompiledNetwork):
     """A tuned kernel in this process: a function of its input arrays, built anew for the device that is here.
 
     `build` does so, of a configuration, with a number of threads where the device is this machine's processor.

@@ -100,9 +100,9 @@ class OpenClDialect(LaunchedDialect):
 
     @override
     def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> BuiltKernel:
-        from tunery.dialects.kernels.opencl.program import Checked, OpenClKernel
+        from tunery.dialects.kernels.opencl.program import OpenClKernel, OpenClProgram
 
-        program = TypeAdapter(Checked).validate_json(path.read_bytes())
+        program = TypeAdapter(OpenClProgram).validate_json(path.read_bytes())
         return OpenClKernel(kernel, program, connect())
 
     @override

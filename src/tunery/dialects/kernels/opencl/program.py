@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError, brief
-from tunery.devices.opencl.platform import Connection
+from tunery.devices.opencl.platform import OpenClQueue
 from tunery.dialects import Array
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.buffers import GuardedArray
@@ -27,7 +27,7 @@ _AT_ONCE = 64  # calls in the queue
 
 
 @dataclass(frozen=True)
-class Checked:
+class OpenClProgram:
     """A program that compiles, and how it is launched."""
 
     source: str
@@ -37,8 +37,8 @@ class Checked:
 
 
 def build(
-    to: Connection, kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value]
-) -> "Checked":
+    to: OpenClQueue, kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value]
+) -> "OpenClProgram":
     """Compile a program for the device, and return what makes it again: the same each time, as a binary is not."""
     cl, launch = to.cl, sizes(kernel, configuration)
     numbered = f"{macros(kernel.problem, configuration)}#line 1\n{source}\n"
@@ -52,7 +52,7 @@ def build(
         raise DialectError(f"OpenCL finds no kernel {function} in the source, only {sorted(names)}")
     _check_arguments(cl, names[function], kernel.arguments)
     _check_limits(to, names[function], launch)
-    return Checked(numbered, function, tuple(options), launch)
+    return OpenClProgram(numbered, function, tuple(options), launch)
 
 
 def _check_arguments(cl: Any, built: Any, arguments: Sequence[Argument]) -> None:
@@ -67,7 +67,7 @@ def _check_arguments(cl: Any, built: Any, arguments: Sequence[Argument]) -> None
             raise DialectError(f"OpenCL's {built.function_name} takes {found} as {one.name}, and should take {wanted}")
 
 
-def _check_limits(to: Connection, built: Any, launch: Sizes) -> None:
+def _check_limits(to: OpenClQueue, built: Any, launch: Sizes) -> None:
     info, limits = to.cl.kernel_work_group_info, to.device
     local = built.get_work_group_info(info.LOCAL_MEM_SIZE, limits)
     if local > limits.local_mem_size:
@@ -85,7 +85,7 @@ def _first_error(text: str) -> str:
     return " ".join(line.partition(".cl:")[2].split() or line.split())[:240]
 
 
-def _loaded(to: Connection, program: Checked) -> Any:
+def _loaded(to: OpenClQueue, program: OpenClProgram) -> Any:
     """Return the kernel of a program; the device's driver makes its code for these sizes at the first call."""
     try:
         built = to.call(lambda: to.cl.Program(to.context, program.source).build(options=list(program.options)))
@@ -101,7 +101,7 @@ class OpenClKernel(QueuedKernel):
     host's memory, as PoCL does, there are pages beyond the zones that nobody may touch.
     """
 
-    def __init__(self, kernel: KernelSpecification, program: Checked, to: Connection) -> None:
+    def __init__(self, kernel: KernelSpecification, program: OpenClProgram, to: OpenClQueue) -> None:
         self._to, self._launch, self._function = to, program.launch, _loaded(to, program)
         cl, aligned = to.cl, max(64, to.device.mem_base_addr_align // 8)
         arrays = [one for one in kernel.arguments if not one.scalar]
