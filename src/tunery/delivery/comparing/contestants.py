@@ -132,9 +132,12 @@ class OnnxRuntimeContestant(Contestant):
 
         options = _options(self._threads)
         options.add_session_config_entry(_BESIDE, str(self._path.parent))
-        if not optimised:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return onnxruntime.InferenceSession(model or str(self._path), options, providers=["CPUExecutionProvider"])
+        given = model or str(self._path)
+        if optimised:
+            with suppress(Exception):  # its optimiser may fail where the model runs without
+                return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
     @override
     def use(self, number: int) -> None:
