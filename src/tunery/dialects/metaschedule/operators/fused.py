@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from tunery.dialects.metaschedule.operators.nests import (
     Affine,
     Constant,
+    ElementLoad,
     Expression,
-    Load,
     Nest,
-    Program,
+    NestedProgram,
     UnknownProgramError,
 )
 from tunery.domain.operator_key import number
@@ -26,7 +26,7 @@ class _Step:
 
 
 def steps_behind(
-    program: Program, nests: Sequence[Nest], result: int, order: Sequence[int], names: Mapping[int, str]
+    program: NestedProgram, nests: Sequence[Nest], result: int, order: Sequence[int], names: Mapping[int, str]
 ) -> list[str]:
     """Return the steps that nests take from a result, element by element, as an operator key has them.
 
@@ -43,7 +43,7 @@ def steps_behind(
 
 
 class _Chain:
-    def __init__(self, program: Program, result: int, order: Sequence[int], names: Mapping[int, str]) -> None:
+    def __init__(self, program: NestedProgram, result: int, order: Sequence[int], names: Mapping[int, str]) -> None:
         self._program, self._order = program, order
         self._shape = program.tensors[result].shape
         self._dtype = program.tensors[result].dtype
@@ -79,7 +79,7 @@ class _Chain:
     def _operand(self, expression: Expression) -> str | int:
         if isinstance(expression, Constant):
             return number(expression.value, expression.dtype)
-        if isinstance(expression, Load):
+        if isinstance(expression, ElementLoad):
             return self._loaded(expression)
         name, operands = expression.name, [self._operand(one) for one in expression.operands]
         if name in {"cast", "reinterpret"}:
@@ -87,7 +87,7 @@ class _Chain:
         self._steps.append(_Step(name, operands))
         return len(self._steps)
 
-    def _loaded(self, load: Load) -> str | int:
+    def _loaded(self, load: ElementLoad) -> str | int:
         tensor = self._program.tensors[load.tensor]
         axes = [index.axis for index in load.indices]
         if load.tensor in self._results:

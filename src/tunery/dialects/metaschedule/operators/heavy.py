@@ -7,9 +7,9 @@ from tunery.dialects.metaschedule.operators.nests import (
     Affine,
     Apply,
     Constant,
-    Load,
+    ElementLoad,
     Nest,
-    Program,
+    NestedProgram,
     Tensor,
     UnknownProgramError,
 )
@@ -57,7 +57,7 @@ class _Window:
     dilation: int
 
 
-def heavy_operator(program: Program) -> Heavy:
+def heavy_operator(program: NestedProgram) -> Heavy:
     """Return the one reduction that a program begins with, maybe of padded data."""
     first = next((i for i, nest in enumerate(program.nests) if nest.reduced), None)
     if first is None or first > 1:
@@ -72,7 +72,7 @@ def heavy_operator(program: Program) -> Heavy:
     ):
         raise UnknownProgramError
     itself, term = value.operands
-    if itself != Load(nest.output, nest.places) or not isinstance(nest.initial, Constant):
+    if itself != ElementLoad(nest.output, nest.places) or not isinstance(nest.initial, Constant):
         raise UnknownProgramError
     begins = nest.initial.value * {"add": 1, "maximum": -1, "minimum": 1}[value.name]
     if begins != 0 if value.name == "add" else begins < _HUGE:
@@ -80,28 +80,28 @@ def heavy_operator(program: Program) -> Heavy:
     factors = _factors(term) if value.name == "add" else None
     if factors:
         return _contraction(program, nest, factors, pad, first + 1)
-    if not isinstance(term, Load):
+    if not isinstance(term, ElementLoad):
         raise UnknownProgramError
     data = _source(program, term.tensor, pad)
     return _reduction(nest, value.name, data, term, first + 1)
 
 
-def _factors(term: object) -> tuple[Load, Load] | None:
+def _factors(term: object) -> tuple[ElementLoad, ElementLoad] | None:
     """Return the two loads of a product, cast to a wider type or not."""
     if not isinstance(term, Apply) or term.name != "multiply":
         return None
     bare = [one.operands[0] if isinstance(one, Apply) and one.name == "cast" else one for one in term.operands]
     left, right = bare
-    return (left, right) if isinstance(left, Load) and isinstance(right, Load) else None
+    return (left, right) if isinstance(left, ElementLoad) and isinstance(right, ElementLoad) else None
 
 
-def _source(program: Program, tensor: int, pad: Nest | None) -> _Data:
+def _source(program: NestedProgram, tensor: int, pad: Nest | None) -> _Data:
     """Return what is read of a tensor: where the nest before pads it, what that reads."""
     known = program.tensors[tensor]
     if pad is None:
         _check_parameter(known)
         return _Data(tensor, known.shape, known.dtype, ((0, 0),) * len(known.shape))
-    if pad.output != tensor or not pad.in_order or not isinstance(pad.value, Load):
+    if pad.output != tensor or not pad.in_order or not isinstance(pad.value, ElementLoad):
         raise UnknownProgramError
     source = program.tensors[pad.value.tensor]
     _check_parameter(source)
@@ -134,11 +134,13 @@ def _check_parameter(tensor: Tensor) -> None:
         raise UnknownProgramError  # something is computed before it
 
 
-def _axes_of(load: Load) -> set[int]:
+def _axes_of(load: ElementLoad) -> set[int]:
     return {axis for index in load.indices for axis, _ in index.factors}
 
 
-def _contraction(program: Program, nest: Nest, factors: tuple[Load, Load], pad: Nest | None, nests: int) -> Heavy:
+def _contraction(
+    program: NestedProgram, nest: Nest, factors: tuple[ElementLoad, ElementLoad], pad: Nest | None, nests: int
+) -> Heavy:
     sliding = [any(_is_window(index, nest) for index in one.indices) for one in factors]
     if sliding == [False, False]:
         return _product(program, nest, factors, pad, nests)
@@ -153,7 +155,9 @@ def _is_window(index: Affine, nest: Nest) -> bool:
     return bool(axes & nest.reduced and axes - nest.reduced) and all(quotient == 1 for _, quotient in index.factors)
 
 
-def _product(program: Program, nest: Nest, factors: tuple[Load, Load], pad: Nest | None, nests: int) -> Heavy:
+def _product(
+    program: NestedProgram, nest: Nest, factors: tuple[ElementLoad, ElementLoad], pad: Nest | None, nests: int
+) -> Heavy:
     """Return a matrix product: of stacked matrices, in whatever order their dimensions are."""
     if pad is not None or len(nest.reduced) != 1:
         raise UnknownProgramError
@@ -186,7 +190,7 @@ def _check_used(nest: Nest, axes: Collection[int]) -> None:
         raise UnknownProgramError
 
 
-def _check_plain(load: Load, tensor: Tensor, nest: Nest) -> None:
+def _check_plain(load: ElementLoad, tensor: Tensor, nest: Nest) -> None:
     """Check that a load's indices are axes over the whole tensor, or 0 where there is one element only, each once."""
     axes = [index.axis for index in load.indices if not index.is_zero]
     single = all(size == 1 for size, index in zip(tensor.shape, load.indices, strict=True) if index.is_zero)
@@ -199,13 +203,13 @@ def _check_plain(load: Load, tensor: Tensor, nest: Nest) -> None:
         raise UnknownProgramError
 
 
-def _out(program: Program, nest: Nest, data: Load) -> dict[str, str]:
+def _out(program: NestedProgram, nest: Nest, data: ElementLoad) -> dict[str, str]:
     dtype = program.tensors[nest.output].dtype
     return {} if dtype == program.tensors[data.tensor].dtype else {"out": dtype}
 
 
 def _convolution(  # noqa: PLR0917 - what it is made of
-    program: Program, nest: Nest, data: Load, weights: Load, pad: Nest | None, nests: int
+    program: NestedProgram, nest: Nest, data: ElementLoad, weights: ElementLoad, pad: Nest | None, nests: int
 ) -> Heavy:
     read = _source(program, data.tensor, pad)
     _check_parameter(program.tensors[weights.tensor])
@@ -238,7 +242,7 @@ def _convolution(  # noqa: PLR0917 - what it is made of
     )  # fmt: skip
 
 
-def _groups(nest: Nest, data: Load, rest: Sequence[int], channel: int, kernel: int) -> tuple[int, int]:
+def _groups(nest: Nest, data: ElementLoad, rest: Sequence[int], channel: int, kernel: int) -> tuple[int, int]:
     """Return the number of groups, and which dimension of the data has channels."""
     inside, kernels = nest.extents[channel], nest.extents[kernel]
     for dimension in rest:
@@ -253,7 +257,7 @@ def _groups(nest: Nest, data: Load, rest: Sequence[int], channel: int, kernel: i
     raise UnknownProgramError
 
 
-def _windows(nest: Nest, data: Load, of_weights: Collection[int]) -> list[_Window]:
+def _windows(nest: Nest, data: ElementLoad, of_weights: Collection[int]) -> list[_Window]:
     found = []
     for dimension, index in enumerate(data.indices):
         if not _is_window(index, nest) or len(index.factors) != 2:
@@ -288,7 +292,7 @@ def _positions(nest: Nest, axes: Sequence[int]) -> list[int]:
     return [places.index(axis) for axis in axes]
 
 
-def _reduction(nest: Nest, combine: str, data: _Data, load: Load, nests: int) -> Heavy:
+def _reduction(nest: Nest, combine: str, data: _Data, load: ElementLoad, nests: int) -> Heavy:
     windows = _windows(nest, load, ())
     if windows:
         return _pool(nest, combine, data, load, windows, nests)
@@ -310,7 +314,7 @@ def _reduction(nest: Nest, combine: str, data: _Data, load: Load, nests: int) ->
 
 
 def _pool(  # noqa: PLR0917 - what it is made of
-    nest: Nest, combine: str, data: _Data, load: Load, windows: Sequence[_Window], nests: int
+    nest: Nest, combine: str, data: _Data, load: ElementLoad, windows: Sequence[_Window], nests: int
 ) -> Heavy:
     rest = [i for i in range(len(load.indices)) if i not in {one.dimension for one in windows}]
     axes = [load.indices[i].axis for i in rest]

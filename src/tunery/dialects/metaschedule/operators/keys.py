@@ -9,9 +9,9 @@ from tunery.dialects.metaschedule.operators.heavy import Heavy, heavy_operator
 from tunery.dialects.metaschedule.operators.nests import (
     Affine,
     Apply,
-    Load,
+    ElementLoad,
     Nest,
-    Program,
+    NestedProgram,
     UnknownProgramError,
     read_program,
 )
@@ -31,7 +31,7 @@ def key_of_module(module: Any) -> str | None:
     return found
 
 
-def _key(program: Program) -> str:
+def _key(program: NestedProgram) -> str:
     if not any(nest.reduced for nest in program.nests):
         return _transposition(program) or _elementwise(program)
     if softmax := _softmax(program):
@@ -59,7 +59,7 @@ def _numbers(value: object) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, list | tuple) else ()
 
 
-def _softmax(program: Program) -> str | None:
+def _softmax(program: NestedProgram) -> str | None:
     """Return the key of the four nests of a softmax: the largest, the powers, their sum, the quotients."""
     if [len(nest.reduced) for nest in program.nests[:4]] != [1, 0, 1, 0]:
         return None
@@ -68,15 +68,15 @@ def _softmax(program: Program) -> str | None:
     axis = _reduced_dimension(largest, source)
     if axis is None:
         return None
-    whole = [Load(tensor, tuple(Affine({(i, 1): 1}) for i in range(len(powers.extents))))
+    whole = [ElementLoad(tensor, tuple(Affine({(i, 1): 1}) for i in range(len(powers.extents))))
              for tensor in (source, powers.output)]  # fmt: skip
     at = tuple(one for i, one in enumerate(whole[0].indices) if i != axis)
     dtype = program.tensors[source].dtype
     expected = [
-        Apply("exp", (Apply("subtract", (whole[0], Load(largest.output, at)), dtype),), dtype),
-        Apply("divide", (whole[1], Load(total.output, at)), dtype),
+        Apply("exp", (Apply("subtract", (whole[0], ElementLoad(largest.output, at)), dtype),), dtype),
+        Apply("divide", (whole[1], ElementLoad(total.output, at)), dtype),
     ]
-    sums = [Apply(name, (Load(nest.output, nest.places), _behind(nest, one, axis)), dtype)
+    sums = [Apply(name, (ElementLoad(nest.output, nest.places), _behind(nest, one, axis)), dtype)
             for name, nest, one in (("maximum", largest, source), ("add", total, powers.output))]  # fmt: skip
     known = [powers.value, quotients.value, largest.value, total.value] == [*expected, *sums]
     known = known and not any(nest.condition for nest in program.nests[:4])
@@ -89,20 +89,22 @@ def _softmax(program: Program) -> str | None:
 
 def _reduced_dimension(nest: Nest, tensor: int) -> int | None:
     terms = nest.value.operands if isinstance(nest.value, Apply) else ()
-    axes = [[index.axis for index in one.indices] for one in terms if isinstance(one, Load) and one.tensor == tensor]
+    axes = [
+        [index.axis for index in one.indices] for one in terms if isinstance(one, ElementLoad) and one.tensor == tensor
+    ]
     [last] = nest.reduced
     return axes[0].index(last) if axes and last in axes[0] else None
 
 
-def _behind(nest: Nest, tensor: int, axis: int) -> Load:
+def _behind(nest: Nest, tensor: int, axis: int) -> ElementLoad:
     places = list(range(len(nest.extents) - 1))
     places.insert(axis, len(nest.extents) - 1)
-    return Load(tensor, tuple(Affine({(one, 1): 1}) for one in places))
+    return ElementLoad(tensor, tuple(Affine({(one, 1): 1}) for one in places))
 
 
-def _transposition(program: Program) -> str | None:
+def _transposition(program: NestedProgram) -> str | None:
     [first, *others] = program.nests
-    if others or not first.in_order or not isinstance(first.value, Load) or first.condition:
+    if others or not first.in_order or not isinstance(first.value, ElementLoad) or first.condition:
         return None
     tensor = program.tensors[first.value.tensor]
     axes = [index.axis for index in first.value.indices]
@@ -114,7 +116,7 @@ def _transposition(program: Program) -> str | None:
     return operator_key("transpose", {"x": (tensor.shape, tensor.dtype)}, {"perm": order})
 
 
-def _elementwise(program: Program) -> str:
+def _elementwise(program: NestedProgram) -> str:
     """Return the key of steps from the first tensor that is as large as the result."""
     last = program.nests[-1]
     shape = program.tensors[last.output].shape
@@ -131,12 +133,12 @@ def _loads(nest: Nest) -> list[int]:
     found, waiting = [], [nest.value]
     while waiting:
         one = waiting.pop(0)
-        if isinstance(one, Load):
+        if isinstance(one, ElementLoad):
             found.append(one.tensor)
         elif isinstance(one, Apply):
             waiting = [*one.operands, *waiting]
     return found
 
 
-def _is_whole(program: Program, tensor: int, shape: tuple[int, ...]) -> bool:
+def _is_whole(program: NestedProgram, tensor: int, shape: tuple[int, ...]) -> bool:
     return program.tensors[tensor].parameter and program.tensors[tensor].shape == shape

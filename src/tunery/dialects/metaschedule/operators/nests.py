@@ -31,7 +31,7 @@ class Affine:
 
 
 @dataclass(frozen=True)
-class Load:
+class ElementLoad:
     """An element of a tensor, by its number in the program."""
 
     tensor: int
@@ -55,7 +55,7 @@ class Apply:
     dtype: str
 
 
-Expression = Load | Constant | Apply
+Expression = ElementLoad | Constant | Apply
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Nest:
 
 
 @dataclass(frozen=True)
-class Program:
+class NestedProgram:
     """Tensors and nests."""
 
     tensors: tuple[Tensor, ...]
@@ -105,7 +105,7 @@ _BINARY = {
 }  # fmt: skip
 
 
-def read_program(module: Any) -> Program:
+def read_program(module: Any) -> NestedProgram:
     """Return the program of a module with one function."""
     return _Reader(module["main"]).program
 
@@ -125,7 +125,7 @@ class _Reader:
                 for i, one in enumerate(self._buffers)
             ]
             nests = list(root.body.seq) if isinstance(root.body, tvm.tirx.SeqStmt) else [root.body]
-            self.program = Program(tuple(tensors), tuple(self._nest(nest) for nest in nests))
+            self.program = NestedProgram(tuple(tensors), tuple(self._nest(nest) for nest in nests))
         except (AttributeError, TypeError, ValueError) as error:
             raise UnknownProgramError from error
 
@@ -178,7 +178,7 @@ class _Reader:
 
     def _expression(self, node: Any) -> Expression:
         if isinstance(node, tvm.ir.TensorLoad):
-            return Load(self._tensor(node.source), tuple(map(self._affine, node.indices)))
+            return ElementLoad(self._tensor(node.source), tuple(map(self._affine, node.indices)))
         dtype = str(node.ty.dtype)
         if isinstance(node, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
             return Constant(node.value, dtype)
