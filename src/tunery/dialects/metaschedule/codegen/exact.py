@@ -55,7 +55,10 @@ def _exact(program: Any) -> Any:
     def store(access: Any) -> Any:
         places = _clamped(access.indices, access.buffer, read)
         values = _Value(access.buffer, ends)
-        value, _ = values.of(values.start(access.value))
+        try:
+            value, _ = values.of(values.start(access.value))
+        except RecursionError:  # hundreds of arrays in one, which holds no arithmetic
+            value = access.value
         if places or not value.same_as(access.value):
             return _T.BufferStore(access.buffer, value, places or access.indices)
         return access
