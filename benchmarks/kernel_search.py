@@ -35,7 +35,7 @@ from tunery.dialects.configurations.space import ConfigurationSpace
 from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.kernel_file import read_kernel
-from tunery.dialects.kernels.kernel_tuner import Result, cache_of, read_results
+from tunery.dialects.kernels.kernel_tuner import KernelTunerResult, cache_of, read_results
 from tunery.domain import Candidate, canonical_json
 from tunery.reports.format import as_text, new_table
 from tunery.testing.dialect_contract import DialectContract
@@ -133,9 +133,9 @@ def _record(path: Path, cache: Path, threads: int) -> None:
                 calls = max(1, math.ceil(RUN_S / loaded.call()))
                 # Others use the machine as well: the least of some samples is the least disturbed one.
                 latency_s = min(loaded.call(calls) / calls for _ in range(REPEATS))
-                result = Result(configuration, latency_s, compile_s=compile_s)
+                result = KernelTunerResult(configuration, latency_s, compile_s=compile_s)
             except TuneryError as error:
-                result = Result(configuration, None, str(error)[:60])
+                result = KernelTunerResult(configuration, None, str(error)[:60])
         found[canonical_json(configuration)] = result
         if number % 16 == 15 or number == kernel.space.size - 1:
             plain = cache_of(found.values(), kernel.parameters, kernel.function, "a CPU", [1])

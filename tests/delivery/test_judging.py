@@ -23,7 +23,7 @@ from tunery._errors import (
     UsageError,
 )
 from tunery.delivery.comparing.compare import Contestants, Expected
-from tunery.delivery.linking import CompiledModel
+from tunery.delivery.linking import LinkedNetwork
 from tunery.delivery.placing import judging
 from tunery.delivery.placing.judging import Judged, Turn, is_right, is_slower, judge, time_in_turns
 from tunery.domain import Network
@@ -123,10 +123,10 @@ class Machine:
         return [taken * ((self._rng.uniform(2, 5) if label == "tunery" else 1.3) if self._now else 1.0)]
 
 
-def compiled(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> CompiledModel:
+def compiled(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> LinkedNetwork:
     monkeypatch.setattr(judging, "Contestants", machine)
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
-    return CompiledModel(CompileReport("n", "", 0, {}), network, "b")
+    return LinkedNetwork(CompileReport("n", "", 0, {}), network, "b")
 
 
 def judged(machine: Machine, monkeypatch: pytest.MonkeyPatch, weights: str = "") -> Judged:

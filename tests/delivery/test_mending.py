@@ -12,7 +12,7 @@ import pytest
 from tunery._errors import BlobNotFoundError, CrashError, TuneryError, WorkError
 from tunery.delivery import compile as compiling
 from tunery.delivery.comparing.compare import Expected
-from tunery.delivery.linking import CompiledModel
+from tunery.delivery.linking import LinkedNetwork
 from tunery.delivery.placing import mending
 from tunery.delivery.placing.judging import Judged
 from tunery.delivery.placing.mending import mended
@@ -132,7 +132,7 @@ def test_of_a_network_that_cannot_run_here_or_whole_there_it_is_said_why(
     monkeypatch.setattr(compiling, "mended", same)
     monkeypatch.setattr(compiling, "_kept", kept)
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
-    made = CompiledModel(CompileReport("n", "", 0, {}), network, "b")
+    made = LinkedNetwork(CompileReport("n", "", 0, {}), network, "b")
     linker = SimpleNamespace(work=SimpleNamespace(runtime=SimpleNamespace(host_facts=None)))
     judged = compiling._judged(cast("Any", linker), made, Expected(), "auto", lambda _: None)
     with pytest.raises(WorkError, match="it crashed") if weights else nullcontext():

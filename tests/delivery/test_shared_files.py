@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.linking import LinkedNetwork, Linker
 from tunery.domain import Network
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import CompiledBlob
@@ -42,7 +42,7 @@ class Works:
     def linker(self) -> Linker:
         return Linker(cast("Any", self), None, tuned=False)
 
-    async def linked(self, linker: Linker) -> CompiledModel:
+    async def linked(self, linker: Linker) -> LinkedNetwork:
         return await linker.link(cast("Any", SimpleNamespace(network=NETWORK, target=None)), ())
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tunery._errors import ModelError
 from tunery.dialects.kernels.kernel_file import read_kernel
-from tunery.dialects.kernels.kernel_tuner import Result, cache_of, read_results, t4_of
+from tunery.dialects.kernels.kernel_tuner import KernelTunerResult, cache_of, read_results, t4_of
 from tunery.dialects.kernels.specification import read_specification
 
 HEAD = """
@@ -91,7 +91,7 @@ def test_what_decides_the_code_decides_the_key_and_hints_do_not(tmp_path: Path) 
     assert read_kernel(write(tmp_path, HEAD + BODY)).key == found.key
     for old, new in (("N = 64", "N = 128"), ("[1, 2, 4]", "[1, 2, 8]"), ("3.0", "4.0"), ("x * factor", "x * 3")):
         assert read_kernel(write(tmp_path, (HEAD + BODY).replace(old, new))).key != found.key, new
-    results = [Result({"TILE": 16, "UNROLL": 2}, 1e-3)]
+    results = [KernelTunerResult({"TILE": 16, "UNROLL": 2}, 1e-3)]
     (tmp_path / "cache.json").write_text(json.dumps(cache_of(results, found.parameters, "scale", "here", [64])))
     hinted = read_kernel(write(tmp_path, 'hints = "cache.json"\n' + HEAD + BODY))
     assert hinted.hints == ({"TILE": 16, "UNROLL": 2},)
@@ -186,8 +186,8 @@ def test_each_fault_of_a_t1_file_is_one_sentence(tmp_path: Path, change: object,
 
 
 def test_results_of_others_are_read_and_written(tmp_path: Path) -> None:
-    results = [Result({"TILE": 8, "UNROLL": 1}, 2e-3), Result({"TILE": 16, "UNROLL": 1}, 1e-3),
-               Result({"TILE": 32, "UNROLL": 1}, None, "runtime")]  # fmt: skip
+    results = [KernelTunerResult({"TILE": 8, "UNROLL": 1}, 2e-3), KernelTunerResult({"TILE": 16, "UNROLL": 1}, 1e-3),
+               KernelTunerResult({"TILE": 32, "UNROLL": 1}, None, "runtime")]  # fmt: skip
     parameters = {"TILE": (8, 16, 32), "UNROLL": (1,)}
     for plain in (cache_of(results, parameters, "scale", "here", [64]), t4_of(results)):
         (tmp_path / "results.json").write_text(json.dumps(plain))
@@ -199,7 +199,7 @@ def test_results_of_others_are_read_and_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("time", [float("nan"), -1.0, 0, 5e-324, True, None, float("inf"), [1]])
 def test_impossible_times_are_refused(tmp_path: Path, time: object) -> None:
-    plain = cache_of([Result({"TILE": 8}, 1e-3)], {"TILE": (8,)}, "scale", "here", [64])
+    plain = cache_of([KernelTunerResult({"TILE": 8}, 1e-3)], {"TILE": (8,)}, "scale", "here", [64])
     plain["cache"]["8"]["time"] = time
     (tmp_path / "cache.json").write_text(json.dumps(plain))
     with pytest.raises(ModelError, match="time"):
@@ -207,7 +207,7 @@ def test_impossible_times_are_refused(tmp_path: Path, time: object) -> None:
 
 
 def test_other_versions_and_torn_files_are_refused(tmp_path: Path) -> None:
-    whole = json.dumps(t4_of([Result({"TILE": 8}, 1e-3)]))
+    whole = json.dumps(t4_of([KernelTunerResult({"TILE": 8}, 1e-3)]))
     for text in (whole[: len(whole) // 2], whole.replace("1.0.0", "9.0.0"), "[]", "{}", "[" * 100_000):
         (tmp_path / "results.json").write_text(text)
         with pytest.raises(ModelError):
@@ -251,8 +251,8 @@ def test_any_change_of_a_kernel_file_is_read_or_refused(tmp_path: Path, data: st
 @given(data=st.data(), kind=st.sampled_from(["cache", "t4"]))
 def test_any_change_of_a_file_of_results_is_read_or_refused(tmp_path: Path, data: st.DataObject, kind: str) -> None:
     results = [
-        Result({"TILE": 8, "UNROLL": 1}, 2e-3, compile_s=1.0),
-        Result({"TILE": 16, "UNROLL": 2}, None, "runtime"),
+        KernelTunerResult({"TILE": 8, "UNROLL": 1}, 2e-3, compile_s=1.0),
+        KernelTunerResult({"TILE": 16, "UNROLL": 2}, None, "runtime"),
     ]
     parameters = {"TILE": (8, 16), "UNROLL": (1, 2)}
     whole = cache_of(results, parameters, "scale", "here", [64]) if kind == "cache" else t4_of(results)

@@ -26,7 +26,7 @@ from tunery.dialects import Kernel, Observation
 from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.buffers import ArgumentSets
 from tunery.dialects.kernels.kernel_file import read_kernel
-from tunery.dialects.kernels.kernel_tuner import Result, cache_of
+from tunery.dialects.kernels.kernel_tuner import KernelTunerResult, cache_of
 from tunery.domain import Budget, Candidate, DeviceDescription, Network, Outcome, Target, Task
 from tunery.domain.request import CompileOptions, Request
 from tunery.service.session import Session, compile_model
@@ -219,7 +219,9 @@ void scale(const _Float16 *x, _Float16 factor, _Float16 *y) {
 def test_an_exhausted_space_and_its_hints(tmp_path: Path) -> None:
     dialect = KernelsDialect()
     kernel = read_kernel(written(tmp_path))
-    hints = cache_of([Result({"TILE": 8, "WIDTH": 4}, 1e-3)], kernel.parameters, "product", "elsewhere", [24])
+    hints = cache_of(
+        [KernelTunerResult({"TILE": 8, "WIDTH": 4}, 1e-3)], kernel.parameters, "product", "elsewhere", [24]
+    )
     (tmp_path / "cache.json").write_text(json.dumps(hints))
     path = written(tmp_path, file='hints = "cache.json"\n' + PRODUCT_FILE)
     [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))

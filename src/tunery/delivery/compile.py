@@ -13,7 +13,7 @@ from tunery._archive import extend_manifest
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
-from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.linking import LinkedNetwork, Linker
 from tunery.delivery.own import with_right_defaults
 from tunery.delivery.placing.judging import judge
 from tunery.delivery.placing.mending import mended
@@ -105,7 +105,7 @@ def add_signature(path: Path, options: CompileOptions) -> None:
         sign(path, read_key(options.key))
 
 
-async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str, Any]:
+async def _origin(work: Work, made: LinkedNetwork, theirs: Expected) -> dict[str, Any]:
     """Return what a file says of where it comes from: compiler, device, records and verification."""
     device, imported = await work.runtime.device(), await work.model()
     error = made.report.max_abs_error
@@ -131,8 +131,8 @@ async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str
 
 
 async def _judged(
-    linker: Linker, made: CompiledModel, theirs: Expected, onnxruntime: str, say: Callable[[str], None]
-) -> CompiledModel:
+    linker: Linker, made: LinkedNetwork, theirs: Expected, onnxruntime: str, say: Callable[[str], None]
+) -> LinkedNetwork:
     """Return the model with what computes something else, or is slower, in ONNX Runtime, as far as that is allowed.
 
     All of it runs there only where nothing else helps.
@@ -170,7 +170,7 @@ async def _judged(
     return replace(made, report=report)
 
 
-async def _kept(linker: Linker, made: CompiledModel, reason: str, theirs: Expected | None = None) -> CompiledModel:
+async def _kept(linker: Linker, made: LinkedNetwork, reason: str, theirs: Expected | None = None) -> LinkedNetwork:
     """Return the model as a file that ONNX Runtime runs, for a reason."""
     kept = await linker.kept(made.network, reason, optimised=theirs is None or not theirs.optimiser)
     report = replace(
@@ -180,7 +180,7 @@ async def _kept(linker: Linker, made: CompiledModel, reason: str, theirs: Expect
     return replace(made, report=report, blob=kept.blob, kept=True)
 
 
-async def compile_only(work: Work, ends: ExitStack, *, tuned: bool = True) -> CompiledModel:
+async def compile_only(work: Work, ends: ExitStack, *, tuned: bool = True) -> LinkedNetwork:
     """Compile without a check, for until `ends`; if not `tuned`, with the compiler's default for every operator."""
     linker = ends.enter_context(closing(Linker(work, FillPolicy() if tuned else None, tuned)))
     return await linker.compile(await work.model())
@@ -188,7 +188,7 @@ async def compile_only(work: Work, ends: ExitStack, *, tuned: bool = True) -> Co
 
 async def _compile_and_allow(
     linker: Linker, options: CompileOptions, allow: Callable[[Network], None], say: Callable[[str], None]
-) -> CompiledModel:
+) -> LinkedNetwork:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
     work, policy = linker.work, linker.policy
     measuring = policy is not None and policy.few_shot > 0
@@ -220,7 +220,7 @@ async def _compile_and_allow(
     except (DialectError, EngineError) as error:
         if alone or not imported.network.blob or imported.network.weights or not has_rivals(work.runtime):
             raise
-        unmade = CompiledModel(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
+        unmade = LinkedNetwork(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
         return await _kept(linker, unmade, f"since it does not compile: {error}")
 
 

@@ -21,7 +21,7 @@ from tunery.tuning.work import Work
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledModel:
+class LinkedNetwork:
     """A network that was compiled to the blob `blob`, or `kept` for ONNX Runtime; the report's `path` is empty."""
 
     report: CompileReport
@@ -45,7 +45,7 @@ class Linker:
     _parts: dict[str, Artifact] = field(default_factory=dict)
     _held: list[str] = field(default_factory=list)
 
-    async def compile(self, imported: ImportedModel, *, filled: bool = True) -> CompiledModel:
+    async def compile(self, imported: ImportedModel, *, filled: bool = True) -> LinkedNetwork:
         """Compile an imported model; not `filled`: with the compiler's default for tasks that are new."""
         return await self.link(imported, await self.choices(imported.tasks, filled=filled))
 
@@ -64,7 +64,7 @@ class Linker:
                     self._add_part(each.task.workload.key, each.part)
         return tuple(known[task.key] for task in tasks)
 
-    async def link(self, imported: ImportedModel, known: Sequence[KnownTask]) -> CompiledModel:
+    async def link(self, imported: ImportedModel, known: Sequence[KnownTask]) -> LinkedNetwork:
         """Compile with what is known of the tasks."""
         chosen = dict[str, Candidate]()
         if self.tuned:
@@ -72,7 +72,7 @@ class Linker:
             await self._build(known)
         parts = {key: self._parts[key] for key in chosen if key in self._parts}
         compiled = await self._made("compile", imported.network, imported.target, chosen, parts)
-        return CompiledModel(_report(imported.network.name, known, compiled), imported.network, compiled.blob)
+        return LinkedNetwork(_report(imported.network.name, known, compiled), imported.network, compiled.blob)
 
     async def kept(self, network: Network, reason: str, *, optimised: bool) -> CompiledBlob:
         """Make a file of a network that ONNX Runtime runs, for a reason."""
@@ -84,7 +84,7 @@ class Linker:
         self._held.append(made.blob)
         return made
 
-    def take(self, made: CompiledModel, path: Path) -> None:
+    def take(self, made: LinkedNetwork, path: Path) -> None:
         """Bring a compiled network to the new file `path`, which is the caller's own."""
         self.work.runtime.take(made.blob, path)
         self._held.remove(made.blob)

@@ -111,7 +111,7 @@ async def audit(
     return [AuditOut(**{**asdict(entry), "at": at(entry.at)}) for entry in found]
 
 
-class Audit:
+class AuditNotes:
     """Notes each call of an account that does more than look, unless it was refused for what it said."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -28,7 +28,7 @@ def create_app(manager: JobManager, files: Path, *, local: bool = False) -> Fast
     add_handlers(app)
     app.add_middleware(BodyLimit)
     if not local:
-        app.add_middleware(_people.Audit)
+        app.add_middleware(_people.AuditNotes)
     for router in (*(part.router for part in (_jobs, _files, _knowledge, _people, _operations)), *ROUTERS):
         app.include_router(router, responses=PROBLEMS)
     app.mount("/", Pages())

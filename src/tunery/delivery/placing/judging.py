@@ -30,7 +30,7 @@ from tunery.delivery.comparing.compare import (
     watch_of,
 )
 from tunery.delivery.comparing.speed import FEWEST_TURNS, MOST_TURNS, Turn, mean_interval, ratios_of, speed_of
-from tunery.delivery.linking import CompiledModel
+from tunery.delivery.linking import LinkedNetwork
 from tunery.domain import SEGMENT, median_interval
 from tunery.domain.request import Speed
 from tunery.engines import Role
@@ -73,7 +73,7 @@ class Judged:
     busy: bool = False
 
 
-async def judge(work: Work, made: CompiledModel, expected: Expected) -> Judged:
+async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
     """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few.
 
     While others use the machine, a kernel of several threads waits in each parallel region for the one that does not
@@ -144,7 +144,7 @@ async def _error_of(contestants: Contestants, network: str, expected: ExpectedSe
         raise WorkError(f"{error}, on {expected.label} inputs") if expected.number else error from None
 
 
-async def is_right(work: Work, made: CompiledModel, expected: Expected) -> bool:
+async def is_right(work: Work, made: LinkedNetwork, expected: Expected) -> bool:
     """Return whether a compiled network computes what ONNX Runtime does."""
     async with work.stage("check", Role.MEASURER):
         contestants = Contestants.start(work.runtime, made.network, {_OURS: made.blob}, expected)

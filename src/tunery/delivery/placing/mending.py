@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tunery._errors import DialectError, EngineError
 from tunery.delivery.comparing.compare import SEED, Expected
-from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.linking import LinkedNetwork, Linker
 from tunery.delivery.placing.judging import Judged, is_right, judge
 from tunery.engines import Role
 from tunery.runtime.importing import ImportedModel
@@ -16,7 +16,7 @@ _LONGEST_S = 120.0
 _AT_FAULT = "with it in place the compiled network computes something else"
 
 
-async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Expected) -> tuple[CompiledModel, Judged]:
+async def mended(linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected) -> tuple[LinkedNetwork, Judged]:
     """Return a network with the operators at fault in ONNX Runtime, and what it is like; or the one that was given.
 
     First each operator is tried on what ONNX Runtime gives it. If all are right so, it is the compiler's work on

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tunery._errors import DialectError, EngineError
 from tunery.delivery.comparing.compare import Expected
-from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.linking import LinkedNetwork, Linker
 from tunery.delivery.placing.judging import Judged, judge
 from tunery.dialects import GraphNode
 from tunery.domain import Task
@@ -136,8 +136,8 @@ def _border_s(nodes: Sequence[GraphNode], readers: Mapping[str, list[int]], firs
 
 
 async def divided(
-    linker: Linker, made: CompiledModel, judged: Judged, theirs: Expected
-) -> tuple[CompiledModel, Judged]:
+    linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected
+) -> tuple[LinkedNetwork, Judged]:
     """Return the network with the parts in ONNX Runtime that lose, and what it is like, if that is faster.
 
     Else what was given. Nothing is stored: tuning may make these parts faster.

@@ -45,7 +45,7 @@ from tunery.dialects.configurations.space import ConfigurationSpace
 from tunery.dialects.iree import tools
 from tunery.dialects.iree.convolution import DEFAULT, SPACE, WAY, convolution_keys, is_convolution, workload_of
 from tunery.dialects.iree.convolution import build as build_convolution
-from tunery.dialects.iree.dispatches import DEVICE, Contraction, Dispatch, contraction, dispatches
+from tunery.dialects.iree.dispatches import DEVICE, Contraction, DispatchedOperator, contraction, dispatches
 from tunery.dialects.iree.flags import TUNED
 from tunery.dialects.iree.nodes import convolutions
 from tunery.domain import (
@@ -304,7 +304,7 @@ def _check_threads(spec: str, threads: int) -> None:
         raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
 
 
-def _workload(dispatch: Dispatch) -> Workload:
+def _workload(dispatch: DispatchedOperator) -> Workload:
     inputs, outputs = (
         tuple(TensorSpec(f"{name}{at}", shape, dtype) for at, (shape, dtype) in enumerate(of))
         for name, of in (("input", dispatch.inputs), ("output", dispatch.outputs))

@@ -63,7 +63,7 @@ class Contraction:
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class DispatchedOperator:
     """An executable, with how often a network calls it; tensors are shapes with NumPy's dtype names.
 
     `operator` is its operator key, None where it is not known.
@@ -80,7 +80,7 @@ class Dispatch:
 
 def dispatches(
     flow: str, nodes: Mapping[int, Convolution] = MappingProxyType({}), apart: Iterable[str] = ()
-) -> Iterator[Dispatch]:
+) -> Iterator[DispatchedOperator]:
     """Yield what a network at the phase `flow` calls, in the order of the first calls; equal ones are not merged.
 
     Left out is what cannot be called by itself: what takes anything else than tensors of static shapes. With locations
@@ -110,7 +110,9 @@ def dispatches(
         callers = {nodes.get(line) for one in others for line in lines[flow.count("\n", 0, one.start())]}
         [node] = products if len(products) == 1 and callers <= products else [None]
         operator = operator_of(executable.group(0), constants, node)
-        yield Dispatch(_short(export), module, inputs, outputs, contraction(module), 1 + len(others), operator)
+        yield DispatchedOperator(
+            _short(export), module, inputs, outputs, contraction(module), 1 + len(others), operator
+        )
 
 
 def _constants(call: re.Match[str], fixed: Collection[str]) -> set[int]:

@@ -28,7 +28,7 @@ _FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value  # of mmap
 _POPULATE_WRITE = 23  # of madvise
 
 
-class Kernel:
+class LoadedFunction:
     """What is known of the kernel before it is loaded: where its arguments are, in this process and all its children.
 
     `arrays` say of each argument what `GuardedArray.shared` says, or nothing of a number. `sets` is the file of the
@@ -95,7 +95,7 @@ def main(  # noqa: PLR0917 - from a command line
 ) -> None:
     """Start a process at each message, one after the other. `enter` gives up its rights."""
     wire = _socket.socket(fileno=int(control))
-    kernel = Kernel(library, threads, arrays, sets)
+    kernel = LoadedFunction(library, threads, arrays, sets)
     while True:
         message, rights, *_ = wire.recvmsg(1, _socket.CMSG_SPACE(4))
         if not message:

@@ -144,7 +144,7 @@ def _axes(size: _Size) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Result:
+class KernelTunerResult:
     """What somebody measured of a configuration: its seconds, None where it failed for the `reason`."""
 
     configuration: Mapping[str, Value]
@@ -171,7 +171,7 @@ class _T4File(_Part):
     results: list[_T4Result]
 
 
-def read_results(path: Path) -> list[Result]:
+def read_results(path: Path) -> list[KernelTunerResult]:
     """Return what a cache of Kernel Tuner or a T4 file holds, the fastest first. None of it is believed."""
     try:
         text = read_bytes(path, _MOST_RESULTS_FILE, "the file of results").decode()
@@ -191,7 +191,7 @@ def read_results(path: Path) -> list[Result]:
     return sorted(results, key=lambda one: math.inf if one.latency_s is None else one.latency_s)
 
 
-def _of_cache(found: _CacheFile, path: Path) -> list[Result]:
+def _of_cache(found: _CacheFile, path: Path) -> list[KernelTunerResult]:
     results = []
     for entry in found.cache.values():
         if missing := set(found.tune_params_keys) - entry.keys():
@@ -201,7 +201,7 @@ def _of_cache(found: _CacheFile, path: Path) -> list[Result]:
     return results
 
 
-def _of_t4(found: _T4File, path: Path) -> list[Result]:
+def _of_t4(found: _T4File, path: Path) -> list[KernelTunerResult]:
     results = []
     for one in found.results:
         time: Any = one.invalidity
@@ -212,13 +212,13 @@ def _of_t4(found: _T4File, path: Path) -> list[Result]:
     return results
 
 
-def _result(configuration: Mapping[str, Value], time: Any, compile_ms: Any, path: Path) -> Result:
+def _result(configuration: Mapping[str, Value], time: Any, compile_ms: Any, path: Path) -> KernelTunerResult:
     if isinstance(time, str):
-        return Result(configuration, None, time[:60] or "it failed")
+        return KernelTunerResult(configuration, None, time[:60] or "it failed")
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 < time * _TO_SECONDS < 1e9:
         raise ModelError(f"{str(path)!r} has the time {time!r:.40}, which is none; remove that entry")
     spent = compile_ms if isinstance(compile_ms, int | float) and 0 <= compile_ms < 1e12 else 0.0
-    return Result(configuration, time * _TO_SECONDS, compile_s=spent * _TO_SECONDS)
+    return KernelTunerResult(configuration, time * _TO_SECONDS, compile_s=spent * _TO_SECONDS)
 
 
 def _plain(value: Any, path: Path) -> Value:
@@ -271,7 +271,7 @@ def written(kernel: KernelSpecification, records: Iterable[Record], device: str,
             measured, latency_s = one.measurement, one.measurement.latency_s
             failed = measured.outcome not in {Outcome.OK, Outcome.ABANDONED} or latency_s is None
             reason = reasons.get(measured.outcome, "") if failed else ""
-            result = Result(
+            result = KernelTunerResult(
                 kernel.space.configuration(choices), None if failed else latency_s, reason, measured.build_s
             )
             found[choices] = result
@@ -293,7 +293,7 @@ def _rank(record: Record) -> tuple[bool, float]:
 
 
 def cache_of(
-    results: Iterable[Result],
+    results: Iterable[KernelTunerResult],
     parameters: Mapping[str, Sequence[Value]],
     kernel: str,
     device: str,
@@ -316,7 +316,7 @@ def cache_of(
     }  # fmt: skip
 
 
-def t4_of(results: Iterable[Result]) -> dict[str, Any]:
+def t4_of(results: Iterable[KernelTunerResult]) -> dict[str, Any]:
     """Return results in the T4 format (1.0.0), in milliseconds."""
     found = []
     for one in results:

@@ -25,7 +25,7 @@ _LEAST_CHANNELS = 16
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class WinogradProgram:
     """A convolution's program with Winograd inside: `weight` is the index of the argument that is transformed,
     `channels` the number of input and output channels.
     """
@@ -35,12 +35,12 @@ class Rewritten:
     channels: tuple[int, int]
 
 
-def rewrite(module: Any) -> Rewritten:
+def rewrite(module: Any) -> WinogradProgram:
     """Return the module with its convolution computed by Winograd; what surrounds the convolution stays."""
     found = _Convolution(module["main"])
     if not found.constant:
         raise DialectError("the weights are not constant, or too few to be packed")
-    return Rewritten(fuse(found, _core(found)), found.weight, found.channels)
+    return WinogradProgram(fuse(found, _core(found)), found.weight, found.channels)
 
 
 class _Convolution(Fused):
