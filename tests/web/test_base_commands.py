@@ -45,6 +45,11 @@ accounts list
 accounts create ann
 accounts token ann
 accounts tokens ann
+accounts limit ann --uploads 2GiB
+accounts disable ann
+accounts enable ann
+accounts log
+accounts delete ann
 """
 REFUSED = f"""
 bench {NET} --against untuned --seconds 0.1
