@@ -239,7 +239,14 @@ class Database:
     def _was_committed(self, number: int) -> bool:
         """Return whether a transaction whose commit was cut off took effect; waits for the server to know it."""
         query = sa.select(sa.func.txid_status(number))
-        while (fate := self.read(lambda connection: connection.execute(query).scalar())) == "in progress":
+
+        def ask(connection: Connection) -> Any:
+            try:
+                return connection.execute(query).scalar()
+            except sa.exc.DataError:  # a server that crashed before it wrote the number down will give it anew
+                return "aborted"
+
+        while (fate := self.read(ask)) == "in progress":
             self._pause(_LONGEST_PAUSE_S)
         if fate not in {"committed", "aborted"}:
             raise StoreError(f"{self.place} was cut off and does not know what became of a transaction; resume the job")
