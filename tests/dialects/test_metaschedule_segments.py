@@ -163,7 +163,6 @@ def agree(network: Network, compiled: CompiledNetwork, seed: int) -> None:
         (dynamic, {"NonZero", "Cast", "ReduceSum"}),
         (refused_alone, {"LSTM"}),
         (whole, {"Trilu"}),
-        (masked, {"Softmax"}),
     ],
 )
 def test_what_tvm_does_not_take_runs_in_onnx_runtime(
@@ -183,6 +182,14 @@ def test_what_tvm_does_not_take_runs_in_onnx_runtime(
     assert compiled.time(arrays(network, 0), 3) > 0
     profile = compiled.profile(arrays(network, 1))
     assert any(name.startswith("tunery.segment.") for name in profile)
+
+
+@pytest.mark.tvm
+def test_a_row_of_which_all_is_masked_is_native_and_right(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    network = prepared(masked, tmp_path)
+    made = dialect.compile(network, target, {}, tmp_path / "masked.tunery")
+    assert not made.elsewhere
+    agree(network, load_compiled(tmp_path / "masked.tunery"), 0)
 
 
 @pytest.mark.tvm

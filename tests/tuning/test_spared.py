@@ -152,14 +152,14 @@ def test_tuning_ends_as_soon_as_the_target_is_met(tmp_path: Path) -> None:
 
 def other_finals(monkeypatch: pytest.MonkeyPatch, times: float = 1.4) -> Counter[str]:
     """Let all finals say so many times what races say, and count them by task."""
-    ask, held = finals._call, Counter[str]()
+    ask, held = finals.time_in_turns, Counter[str]()
 
     async def other(context: Context, task: Task, *others: Any) -> list[Measurement]:
         held[task.key] += 1
         measured = await ask(context, task, *others)
         return [replace(one, samples_s=tuple(times * sample for sample in one.samples_s)) for one in measured]
 
-    monkeypatch.setattr(finals, "_call", other)
+    monkeypatch.setattr(finals, "time_in_turns", other)
     return held
 
 

@@ -284,10 +284,10 @@ def as_pooled(builder: Any, x: Any, operator: str, attributes: dict[str, Any]) -
 
     Elsewhere it begins with -inf, or by its own place.
     """
-    lowest = const_like(np.finfo(np.float32).min, x)
     rows = len(shape_of(x, operator)) == _ROWS and set(attributes.get("dilations", [1])) == {1}
     if dtype_of(x) != "float32" or not (rows or operator == "GlobalMaxPool"):
         return x
+    lowest = const_like(np.finfo(np.float32).min, x)
     if operator == "GlobalMaxPool":
         return emit(builder, relax.op.maximum(x, lowest))
     return emit(builder, relax.op.where(emit(builder, relax.op.greater(x, lowest)), x, lowest))
