@@ -93,13 +93,32 @@ def _message(error: Exception, verbose: bool) -> str:
             url = logged_in()
         said = f"a service needs --server {url or 'URL'}"
         return f"this needs the compiler's parts, which are not installed: {command}; {said}"
+    return _of_the_machine(error) or _unforeseen(error, verbose)
+
+
+def _of_the_machine(error: Exception) -> str:
+    """Return what to do about something that this machine lacks, "" where it is nothing of the kind."""
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         what = f"{str(error.filename)[:_SHOWN]!r}: " if error.filename else ""
         return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"
-    if isinstance(error, MemoryError | SystemError):  # the interpreter says that where it has none left, too
+    if isinstance(error, FileNotFoundError) and not error.filename and not _has_directory():
+        return "the working directory is gone; change to another one"
+    no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    if isinstance(error, MemoryError | SystemError) or no_thread:  # what the interpreter says where it has none left
         return "there is not enough memory; end other programs, or use a machine with more"
+    return ""
+
+
+def _unforeseen(error: Exception, verbose: bool) -> str:
     advice = "please report it" if verbose else "run again with -v for the traceback, and please report it"
     return f"internal error: {type(error).__name__}: {error}; {advice}"
+
+
+def _has_directory() -> bool:
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
 
 
 def _fail(message: str, code: int, as_json: bool) -> int:
