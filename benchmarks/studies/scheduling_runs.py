@@ -17,6 +17,7 @@ from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import DEVICE, Runtime
 from tunery.scheduling import CapacityChanged
 from tunery.service.manager import JobManager
+from tunery.service.queue_policy import MOST_ACTIVE
 from tunery.store import open_store
 
 _MEASURING = frozenset({"measure", "finals"})
@@ -79,7 +80,8 @@ async def _tune_all(
 ) -> Run:
     budget = Budget(trials=trials)
     with open_store(str(place / "store.db")) as store:
-        async with JobManager(store, strategy=strategy) as room:
+        most_active = 1 if strategy == "sequential" else MOST_ACTIVE
+        async with JobManager(store, strategy=strategy, most_active=most_active) as room:
             await _warm(room.runtime(requests[0]), imported[0].tasks[0])
             room.dispatch.spans.clear()
             began, origin_s = time.monotonic(), room.dispatch.now()

@@ -662,7 +662,8 @@ def test_what_nobody_can_run_is_refused_and_others_go_on(tmp_path: Path) -> None
 @pytest.mark.parametrize("strategy", ["sequential", "synchronous", "greedy", "fair", "predictive"])
 def test_every_strategy_runs_real_jobs_to_their_end(tmp_path: Path, strategy: str) -> None:
     async def main() -> None:
-        async with room_in(tmp_path, strategy=strategy) as (room, _):
+        at_once = {"most_active": 1} if strategy == "sequential" else {}
+        async with room_in(tmp_path, strategy=strategy, **at_once) as (room, _):
             jobs = [
                 await room.submit(request_in(tmp_path, f"fake:n{seed}?seed={seed % 2}", "16trials"))
                 for seed in range(3)

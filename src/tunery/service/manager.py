@@ -71,9 +71,9 @@ class _Entry(Assignment):
 class JobManager:
     """Takes jobs in, has them done beside one another, and lets them go; use it as an async context manager.
 
-    At most `most_active` jobs are at work (one, where the strategy is `sequential`), and beyond that one of each kind
-    of an owner who has none; the others wait for their turn (`JobQueue`). Leaving the block ends all work; what was
-    submitted stays queued in the store, and `recover` of another manager goes on with it. `adopt` returns the request
+    At most `most_active` jobs are at work, and beyond that one of each kind of an owner who has none; the others wait
+    for their turn (`JobQueue`). Leaving the block ends all work; what was submitted stays queued in the store, and
+    `recover` of another manager goes on with it. `adopt` returns the request
     of a job of the store with its files as they are called here, or raises UsageError. What is found in the store and
     cannot be done here is left to others. The other arguments are those of `JobRunner`.
 
@@ -96,7 +96,7 @@ class JobManager:
     ) -> None:
         self.runner = JobRunner(store, strategy=strategy, record=record, follow_hosts=follow_hosts)
         self.store, self.dispatch = self.runner.store, self.runner.dispatch
-        self._most_active = 1 if strategy == "sequential" else most_active
+        self._most_active = most_active
         self._entries: dict[str, _Entry] = {}
         self._queue = JobQueue()
         self._active: dict[str, QueuedJob] = {}

@@ -50,7 +50,7 @@ def serve(
     store: options.StoreUrl = "",
     engine: options.Engine = "",
     strategy: Annotated[
-        str, typer.Option("--strategy", help="Who goes first: fair, predictive, …; a wrong one lists them.")
+        str, typer.Option("--strategy", help="Who goes first; a wrong name lists the strategies.")
     ] = "predictive",
     socket: Socket = "",
     log_format: Annotated[
