@@ -120,7 +120,7 @@ HEAVY = {
     ),
     "pyopencl": ("devices/opencl/",),
     "ray": ("engines/ray/",),
-    "scipy": ("costmodels/", "measuring/calibration.py", "tuning/allocation/trimming.py"),
+    "scipy": ("costmodels/", "domain/turns.py", "measuring/calibration.py", "tuning/allocation/trimming.py"),
     "sqlalchemy": ("store/",),
     "starlette": ("web/",),
     "timm": ("models/torch/_zoo.py",),

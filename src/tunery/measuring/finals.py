@@ -9,6 +9,7 @@ from typing import Any
 from tunery.devices import Watch
 from tunery.domain import Measurement, Mode, Outcome, Verification, median_interval
 from tunery.domain.measurement import CLOSE
+from tunery.domain.turns import Turn, in_turns
 from tunery.measuring.hygiene import pace
 from tunery.measuring.sampling import Sample, Sampler
 from tunery.measuring.settings import MeasuringSettings
@@ -23,7 +24,7 @@ _TAKES = 3
 _FULL_FROM_S = 0.05
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Finalist:
     """One finalist's state: `sampler` is None once it is out of the running.
 
@@ -121,35 +122,59 @@ def run_finals(
     After that contaminated rounds take a clean one's place; they count, and the measurements say so, where fewer than
     `settings.final_least` clean samples were taken.
     """
-    order = random.Random(settings.seed)  # noqa: S311 - shuffles, keeps no secret
     _settle_all(finalists, rounds, settings)
-    repeats = done = 0
-    while running := _running(finalists, rounds, settings):
-        if look and done % look == 0:
-            _leave_out_behind(running, 1 if done >= _ENOUGH else 2)
-            running = [finalist for finalist in running if not finalist.behind]
-            if len(running) == 1 and done >= _ENOUGH:
-                break
-        if done >= look and not all(finalist.verified() for finalist in running):
-            continue
-        order.shuffle(running)
-        # A full look is dear, and says nothing of a short round.
-        mark = watch.mark(full=2 * sum(f.sampler.last_s for f in running if f.sampler) >= _FULL_FROM_S)
-        taken = [(finalist, sample) for finalist in running if (sample := _sample(finalist, settings))]
-        dirty = bool(watch.since(mark).contaminated) or any(sample.load.contaminated for _, sample in taken)
-        repeat = dirty and repeats < settings.retries
-        repeats += repeat
-        for finalist, sample in taken:
-            if repeat:
-                finalist.contaminated.append(sample.seconds)
-            else:
-                (finalist.disturbed if dirty else finalist.samples)[done] = sample.seconds
-        done += not repeat
+    held = _Rounds(finalists, rounds, settings, watch, look)
+    for turn, finalist in in_turns(held.turns, held.next, held.is_over):
+        if (sample := _sample(finalist, settings)) is not None:
+            turn.taken[finalist] = sample
     for finalist in finalists:
         if not (finalist.beaten or finalist.behind or finalist.wrong):
             finalist.verified()
         finalist.close(settings)
-    return repeats
+    return held.repeats
+
+
+class _Rounds:
+    """Who takes part in the next round, and what the last one says; `repeats` of the `turns` do not count."""
+
+    def __init__(
+        self, finalists: Sequence[Finalist], rounds: int, settings: MeasuringSettings, watch: Watch[Any], look: int
+    ) -> None:
+        self._finalists, self._rounds, self._settings = finalists, rounds, settings
+        self._watch, self._look = watch, look
+        self._mark: Any = None
+        self._order = random.Random(settings.seed)  # noqa: S311 - shuffles, keeps no secret
+        self.turns: list[Turn[Finalist, Sample]] = []
+        self.repeats = 0
+
+    def next(self) -> list[Finalist]:
+        while running := _running(self._finalists, self._rounds, self._settings):
+            done = len(self.turns) - self.repeats
+            if self._look and done % self._look == 0:
+                _leave_out_behind(running, 1 if done >= _ENOUGH else 2)
+                running = [finalist for finalist in running if not finalist.behind]
+                if len(running) == 1 and done >= _ENOUGH:
+                    return []
+            if done < self._look or all(finalist.verified() for finalist in running):
+                break
+        self._order.shuffle(running)
+        # A full look is dear, and says nothing of a short round.
+        full = 2 * sum(f.sampler.last_s for f in running if f.sampler) >= _FULL_FROM_S
+        self._mark = self._watch.mark(full=full)
+        return running
+
+    def is_over(self, turns: Sequence[Turn[Finalist, Sample]]) -> bool:
+        number, taken = len(turns) - 1, turns[-1].taken
+        dirty = bool(self._watch.since(self._mark).contaminated)
+        dirty = dirty or any(sample.load.contaminated for sample in taken.values())
+        repeat = dirty and self.repeats < self._settings.retries
+        self.repeats += repeat
+        for finalist, sample in taken.items():
+            if repeat:
+                finalist.contaminated.append(sample.seconds)
+            else:
+                (finalist.disturbed if dirty else finalist.samples)[number] = sample.seconds
+        return False
 
 
 def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: MeasuringSettings) -> None:

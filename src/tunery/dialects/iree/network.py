@@ -4,7 +4,6 @@ IREE's own best flags are among them and may win: a tuned network is never slowe
 noise can tell.
 """
 
-import math
 import platform
 import re
 import shlex
@@ -25,6 +24,7 @@ from tunery.dialects.iree.flags import FLAGS, REWRITINGS, REWRITTEN, SEARCHED, T
 from tunery.dialects.iree.kernel import Module, numpy_dtype
 from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags, import_onnx
 from tunery.domain import Network, Target, TensorSpec
+from tunery.domain.turns import Turn, in_turns
 
 _FORMAT = "iree-1"
 MODULE, SPEC, README, MODEL = "network.vmfb", "tuning.mlir", "README.md", "rewritten.onnx"
@@ -187,11 +187,10 @@ def _timed(modules: Mapping[str, Module]) -> dict[str, float]:
     if not modules:
         raise DialectError("IREE computes nothing of this network")
     calls = {name: max(1, min(50, round(_LEAST_S / module.call()))) for name, module in modules.items()}
-    fastest_s = dict.fromkeys(modules, math.inf)
-    for _ in range(_ROUNDS):
-        for name, module in modules.items():
-            fastest_s[name] = min(fastest_s[name], *(module.call() for _ in range(calls[name])))
-    return fastest_s
+    turns: list[Turn[str, float]] = []
+    for turn, name in in_turns(turns, lambda: list(modules), lambda turns: len(turns) == _ROUNDS):
+        turn.taken[name] = min(modules[name].call() for _ in range(calls[name]))
+    return {name: min(turn.taken[name] for turn in turns) for name in modules}
 
 
 def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bool, rewritten: bool = False) -> str:
