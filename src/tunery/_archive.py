@@ -78,12 +78,10 @@ class _Bounded(io.FileIO):
 
 
 class Archive:
-    """An open compiled network: its parts, and members, each read as the manifest says or not at all.
-
-    `parts` are the manifests of all. `shapes` are their numbers, together those for the same shapes, first the ones
-    that need the most instructions. `manifest` is that of part `number`: of the first shapes the best that this
-    processor can run, the least demanding where it can run none, unless it is `of` another.
-    """
+    """An open compiled network: its parts, and members, each read as the manifest says or not at all. `shapes` are
+    numbers of parts, together those for the same shapes, first the ones that need the most instructions. `manifest` is
+    that of part `number`: of the first shapes the best that this processor can run, the least demanding where it can
+    run none, unless it is `of` another."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -144,28 +142,23 @@ class Archive:
         return self.parts[self.number]
 
     def of(self, number: int) -> "Archive":
-        """Return the same open file as its part of this number."""
         other = copy(self)
         other.number = number
         return other
 
     def best(self, shape: int) -> int:
-        """Return the part that is run here for the shapes of a number."""
         numbers = self.shapes[shape]
         return next((number for number in numbers if not lacking_in(self.parts[number])), numbers[-1])
 
     @property
     def here(self) -> "list[Archive]":
-        """The parts that are run here, one for each set of shapes."""
         return [self.of(self.best(shape)) for shape in range(len(self.shapes))]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The members beside manifest and signature, in their order, with their bytes."""
         return {name: info.file_size for name, info in self._infos.items() if name not in {MANIFEST, SIGNATURE}}
 
     def damaged(self) -> list[str]:
-        """Return the members, of all parts, that are not what the manifest says; it reads the whole file."""
         return [name for name in self.sizes if not self._is_whole(name)]
 
     def _is_whole(self, name: str) -> bool:
@@ -177,16 +170,13 @@ class Archive:
         return True
 
     def extract(self, name: str, path: Path) -> None:
-        """Write a member to a new file."""
         with path.open("xb") as file:
             file.writelines(self.chunks(name))
 
     def read(self, name: str) -> bytes:
-        """Return a member's bytes."""
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield a member's bytes, which are right once all are taken."""
         return self._chunks(self.member(name))
 
     def _chunks(self, member: str) -> Iterator[bytes]:
@@ -200,10 +190,8 @@ class Archive:
             raise ArchiveError(f"its {member} is not what was written")
 
     def map(self, name: str) -> memoryview:
-        """Return a member's bytes where the file lies in memory, whose pages processes share that only read them.
-
-        They are compared with the manifest first, and are right while nobody writes to the file: `publish` replaces it.
-        """
+        """Map a member, whose pages processes share that only read them. Its bytes are compared with the manifest
+        first, and are right while nobody writes to the file: `publish` replaces it."""
         member = self.member(name)
         start, size, digest = self._stretch(member)
         if not size:
@@ -219,24 +207,20 @@ class Archive:
         return content
 
     def member(self, name: str) -> str:
-        """Return what the archive calls a member of this part."""
         names = self.manifest.get(FILES)
         own = names.get(name, name) if isinstance(names, dict) else name
         return own if isinstance(own, str) else name
 
     @property
     def members(self) -> list[str]:
-        """What this part calls its members."""
         names = self.manifest.get(FILES)
         return list(names) if isinstance(names, dict) else list(self.sizes)
 
     def facts(self, name: str) -> Mapping[str, Any]:
-        """Return what the manifest says of a member: its `bytes` and `sha256`; nothing of one that is not there."""
         facts = self._facts.get(self.member(name))
         return facts if isinstance(facts, dict) else {}
 
     def _stretch(self, member: str) -> tuple[int, int, str]:
-        """Return where a member begins, its bytes, and the digest that the manifest says it has."""
         info, facts = self._infos.get(member), self._facts.get(member)
         if info is None or info.compress_type != zipfile.ZIP_STORED or not isinstance(facts, dict):
             raise ArchiveError(f"its {member} is not what was written")
@@ -265,7 +249,6 @@ def _needed(manifest: Mapping[str, Any]) -> Sequence[object]:
 
 
 def lacking_in(manifest: Mapping[str, Any]) -> list[str]:
-    """Return which of the instructions that a part's code needs this processor lacks."""
     if not _needed(manifest):
         return []
     from tunery._processor import lacking
@@ -274,7 +257,6 @@ def lacking_in(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in `data`, which is bounded."""
     try:
         whole = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -297,7 +279,6 @@ class ArchiveWriter:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the whole file, once that is written: behind the block of `new_archive`."""
         return self._file.sha256.hexdigest()
 
     def add(self, name: str, source: Path) -> None:
@@ -316,7 +297,6 @@ class ArchiveWriter:
         return equal or as_name
 
     def copy_part(self, part: Archive, folder: str, without: str = "") -> dict[str, Any]:
-        """Copy the members of a part, but one; return what to say of it here."""
         names = (name for name in part.members if name != without)
         return {**part.manifest, FILES: {name: self.copy(part, name, f"{folder}/{name}") for name in names}}
 
@@ -332,7 +312,6 @@ class ArchiveWriter:
         self._members[name] = {"bytes": writer.size, "sha256": writer.sha256.hexdigest()}
 
     def finish(self, *parts: Mapping[str, Any]) -> None:
-        """Write the manifest, with the members' sizes and digests."""
         self._zip.writestr(_info(MANIFEST), _manifest_bytes({PARTS: parts, MEMBERS: self._members}))
 
 
@@ -387,10 +366,8 @@ class MemberWriter(_HashedBeside):
 
 @contextmanager
 def new_archive(path: Path) -> Iterator[ArchiveWriter]:
-    """Yield a writer of a file; nothing is left of it if the block fails. It has no dates: same content, same file.
-
-    It is written from its begin to its end, so that its digest is known with its last byte.
-    """
+    """Yield a writer of a file; nothing is left of it if the block fails. It has no dates: same content, same file. It
+    is written from its begin to its end, so that its digest is known with its last byte."""
     with ThreadPoolExecutor(2) as pool, path.open("wb") as file:
         hashed = _HashedBeside(file, pool)
         with zipfile.ZipFile(hashed, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]  # it is only written to
@@ -403,7 +380,6 @@ def new_archive(path: Path) -> Iterator[ArchiveWriter]:
 
 
 def extend_manifest(path: Path, facts: Mapping[str, Any]) -> None:
-    """Add `facts` to the parts of a compiled network that is not signed; its other members stay where they are."""
     with Archive(path) as source:
         whole = parse(source.manifest_bytes)
         manifest = {**whole, PARTS: [{**part, **facts} for part in source.parts]}

@@ -28,7 +28,6 @@ _WORKERS = ("onnx", "onnxruntime", "psutil", "scipy")
 
 
 def environment_python(name: str) -> Path:
-    """Return the interpreter of a dialect's environment, which may not be there."""
     return environments_directory() / name / "bin" / "python"
 
 
@@ -37,7 +36,6 @@ def site_packages(name: str) -> Path:
 
 
 def environment_fault(name: str, requirements: Sequence[str]) -> str:
-    """Return why a dialect's environment cannot be used, and the command that mends it; "" where it can be."""
     command = f"tunery dialects install {name}"
     try:
         found = json.loads((environments_directory() / name / _STAMP).read_bytes())
@@ -53,13 +51,11 @@ def environment_fault(name: str, requirements: Sequence[str]) -> str:
 
 
 def check_environment(name: str, requirements: Sequence[str]) -> None:
-    """Check that a dialect that requires an environment of its own has it."""
     if requirements and (fault := environment_fault(name, requirements)):
         raise UsageError(fault)
 
 
 def install_environment(name: str, requirements: Sequence[str]) -> Path:
-    """Make a dialect's environment anew, and return where it is."""
     with _held(name) as (place, lock):
         _clear(place)
         try:
@@ -79,7 +75,6 @@ def install_environment(name: str, requirements: Sequence[str]) -> Path:
 
 
 def remove_environment(name: str) -> bool:
-    """Remove a dialect's environment; return whether there was one."""
     if not os.path.lexists(environments_directory() / name):
         return False
     with _held(name) as (place, _):
@@ -88,10 +83,8 @@ def remove_environment(name: str) -> bool:
 
 @contextmanager
 def _held(name: str) -> Iterator[tuple[Path, int]]:
-    """Yield the place of a dialect's environment, which no other process makes or removes meanwhile, and its lock.
-
-    A program that works on it has the lock as well, and goes on with it should this process be killed.
-    """
+    """Yield an environment's place and its lock. A program that works on it has the lock as well, and goes on with it
+    should this process be killed."""
     directory = environments_directory()
     try:
         own_directory(directory)
@@ -130,14 +123,12 @@ def _package() -> Path:
 
 
 def _own_packages() -> list[str]:
-    """Return what tunery requires of every installation, in the versions that are installed here."""
     needed = [line for line in importlib.metadata.requires("tunery") or () if "extra ==" not in line]
     names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed]
     return [f"{name}=={importlib.metadata.version(name)}" for name in (*names, *_WORKERS)]
 
 
 def _link_tunery(site: Path) -> None:
-    """Let an environment import this installation of tunery, and find its plug-ins."""
     (site / "tunery").symlink_to(_package())
     ours = importlib.metadata.distribution("tunery")
     about = site / f"tunery-{ours.version}.dist-info"
@@ -157,5 +148,4 @@ def _run(command: Sequence[str], fault: str, lock: int) -> None:
 
 
 def _variables() -> dict[str, str]:
-    """Return this process's variables without those that lead a Python to other packages."""
     return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}

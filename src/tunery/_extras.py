@@ -20,20 +20,17 @@ COMPILER = "pip install 'tunery[tune]'"
 
 
 def missing_part(error: BaseException) -> str:
-    """Return the package of an extra whose absence an exception is about, else ""."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return name if name in _CLIENT | _TUNE | _SERVE else ""
 
 
 def to_install(package: str) -> str:
-    """Return the command that installs the extra that a package belongs to."""
     extra = "client" if package in _CLIENT else "serve" if package in _SERVE else "tune"
     return f"pip install 'tunery[{extra}]'"
 
 
 @contextmanager
 def compiler_parts(what: str) -> Iterator[None]:
-    """Say in one sentence how to install what the block imports; `what` needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -44,10 +41,7 @@ def compiler_parts(what: str) -> Iterator[None]:
 
 
 def pip_install(extra: str) -> str:
-    """Return the command that installs what an extra of tunery asks for.
-
-    It names the packages one by one: no index need have a package called tunery.
-    """
+    """It names the packages one by one: no index need have a package called tunery."""
     lines = [line.partition(";") for line in importlib.metadata.requires("tunery") or ()]
     needed = [need.strip() for need, _, marker in lines if marker.strip().replace("'", '"') == f'extra == "{extra}"']
     return f"pip install {shlex.join(needed)}"

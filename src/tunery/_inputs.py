@@ -7,7 +7,6 @@ from pathlib import Path
 
 
 def read_small(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a regular file of at most `most_bytes`."""
     # A pipe without a writer would hold up the opening itself.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())

@@ -21,11 +21,7 @@ def open_lock(path: Path, *, create: bool = True) -> int:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory, with those above it that are missing, for this user alone, whatever the umask says.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a directory, with those above it that are missing, for this user alone, whatever the umask says."""
     missing = list(takewhile(lambda part: not part.exists(), (directory, *directory.parents)))
     for part in reversed(missing):
         part.mkdir(mode=0o700, exist_ok=True)
@@ -33,10 +29,8 @@ def make_private(directory: Path) -> None:
 
 
 def own_directory(directory: Path) -> None:
-    """Make a directory that only this user may enter; what is there must be ours, for what lies in it may be run.
-
-    Root may use another user's: in a container that is how a directory of the host looks.
-    """
+    """Make a directory that only this user may enter; what is there must be ours, for what lies in it may be run. Root
+    may use another user's: in a container that is how a directory of the host looks."""
     make_private(directory)
     found, me = directory.stat(), os.geteuid()
     if me not in {0, found.st_uid}:

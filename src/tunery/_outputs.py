@@ -45,16 +45,12 @@ class Kind:
 
 
 def check_room(directory: Path) -> None:
-    """Check that a directory takes a file of 1 MiB; nothing is left there."""
     with tempfile.TemporaryFile(dir=directory) as file:
         os.posix_fallocate(file.fileno(), 0, _ROOM)
 
 
 def check_output(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: bool = False) -> None:
-    """Check that `path` may be written, before the work whose result goes there.
-
-    `inputs` are the files that the same command reads or writes otherwise: the model, the store.
-    """
+    """`inputs` are the files that the same command reads or writes otherwise: the model, the store."""
     try:
         if not path.parent.is_dir():
             raise UsageError(f"there is no directory {str(path.parent)!r}; create it, or name another file")
@@ -99,11 +95,8 @@ def publish(made: Path, path: Path, kind: Kind, *, inputs: Iterable[Path] = (), 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a place beside `path`; what the block writes there takes the place of `path` in one step.
-
-    Nothing has changed if the block fails. This is for files of our own, in our own directories: nobody checks what is
-    at `path`, and nobody waits for the disk.
-    """
+    """Yield a place beside `path`; what the block writes there takes the place of `path` in one step, unless it fails.
+    This is for files of our own, in our own directories: nobody checks what is at `path`, or waits for the disk."""
     part = _beside(path)
     try:
         yield part
@@ -114,7 +107,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _beside(path: Path) -> Path:
-    """Return a new name in the directory of `path`, whose own name may be as long as names can be."""
     return path.with_name(f".tunery.{os.getpid()}.{next(_numbers)}.part")
 
 
@@ -156,7 +148,6 @@ def _install(part: Path, file: IO[bytes], path: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether this machine has a process with this number, whoever owns it."""
     try:
         os.kill(pid, 0)  # sends nothing
     except PermissionError:
@@ -177,7 +168,6 @@ def _sweep(directory: Path) -> None:
 
 
 def _refuse(path: Path, kind: Kind, inputs: Iterable[Path], *, force: bool) -> None:
-    """Raise UsageError if `path` must not be replaced."""
     for other in inputs:
         if _same(path, other):
             raise UsageError(f"{str(path)!r} is what this command works on; name another file")
@@ -231,13 +221,11 @@ def _is_replaceable(path: Path, kind: Kind) -> bool:
 
 
 def begins_with(pattern: bytes) -> Callable[[BinaryIO], bool]:
-    """Return a function for `Kind` that recognises files whose first bytes match a regular expression."""
     compiled = re.compile(pattern)
     return lambda file: compiled.match(file.read(_HEAD_BYTES)) is not None
 
 
 def _is_network(file: BinaryIO) -> bool:
-    """Look for a manifest that names a dialect, in an archive with a short directory."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 22))
     tail = file.read(22)

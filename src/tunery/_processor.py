@@ -67,7 +67,6 @@ ARM_VECTORS = ("neon", "dotprod", "fullfp16")
 
 
 def lacking(needed: Iterable[object]) -> list[str]:
-    """Return which of these instructions, in LLVM's names, this processor lacks; none of those that are not known."""
     known = _told_by_linux() | {_plain(name): has for name, has in __cpu_features__.items()}
     return sorted(str(one) for one in needed if known.get(_plain(_OTHERWISE.get(str(one), str(one)))) is False)
 
@@ -97,7 +96,6 @@ def granted_cores() -> int:
 
 
 def quota_cores(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> float | None:
-    """Return how many cores' worth of time we may use (the least `cpu.max` or `cfs_quota_us`), None for no limit."""
     found: list[float] = []
     for directory in _directories("cpu", membership, root):
         try:
@@ -124,10 +122,8 @@ def limit_bytes(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> int | Non
 
 
 def _directories(controller: str, membership: Path, root: Path) -> Iterator[Path]:
-    """Yield the directories of our group and of those around it, of version 2 and of the controller's version 1.
-
-    In a container the paths may be those of the host, which are not to be seen here: then the mount itself is ours.
-    """
+    """Yield the directories of our group and of those around it, of version 2 and of the controller's version 1. In a
+    container the paths may be those of the host, which are not to be seen here: then the mount itself is ours."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -160,5 +156,4 @@ def entered() -> float:
 
 
 def keep_to_cores(pid: int, count: int) -> None:
-    """Have the only thread of a process, and what it starts from now on, run on so many of this process's cores."""
     os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:count])

@@ -60,17 +60,14 @@ def settings() -> Settings:
 
 
 def store_place() -> str:
-    """Return the store where no option names one: a file or a URL."""
     return settings().store or str(_data() / "tunery.db")
 
 
 def cache_directory() -> Path:
-    """Return where prepared networks and scratch files live."""
     return settings().cache or user_cache_path("tunery")
 
 
 def models_directory() -> Path:
-    """Return where cost models live that were trained here."""
     return settings().models or _data() / "models"
 
 
@@ -83,7 +80,6 @@ def hosts_file() -> Path:
 
 
 def socket_path(chosen: str = "") -> Path:
-    """Return where this user's service listens: `chosen`, TUNERY_SOCKET, or a place in the user's runtime directory."""
     runtime, named = os.environ.get("XDG_RUNTIME_DIR", ""), chosen or settings().socket
     path = Path(named) if named else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
     if len(os.fsencode(path.absolute())) > _LONGEST_SOCKET:
@@ -92,7 +88,6 @@ def socket_path(chosen: str = "") -> Path:
 
 
 def login_file() -> Path:
-    """Return where the URL and the token of the service are kept that this user has logged in to."""
     return _data() / "login.json"
 
 

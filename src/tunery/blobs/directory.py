@@ -38,14 +38,9 @@ _SWEEP_SHARE = 8  # a process that has put this share of the limit looks at the 
 
 
 class DirectoryBlobs(Blobs):
-    """A lease on the blobs in `directory`, which is made where it is missing; it may hold about `limit_bytes`.
-
-    Without `lease` a new one begins, which ends with `close` or with this process. With the name of another process's
-    lease (`place`) this is a second view of that one. Everything lies on one file system.
-
-    Raises:
-        BlobError: the directory cannot be made or written.
-    """
+    """A lease on the blobs in `directory`, which may hold about `limit_bytes`. Without `lease` a new one begins, which
+    ends with `close` or with this process. With the name of another process's lease (`place`) this is a second view of
+    that one. Everything lies on one file system."""
 
     def __init__(self, directory: Path, limit_bytes: int = LIMIT_BYTES, lease: str | None = None) -> None:
         self.directory = Path(os.path.abspath(directory))  # noqa: PTH100 - links in the path are left alone
@@ -208,7 +203,6 @@ class DirectoryBlobs(Blobs):
         os.utime(path)
 
     def _taken(self, source: Path, known: str, *, move: bool) -> tuple[Path, str]:
-        """Return a file of this lease with what is in another, and its digest; with `move` without a copy if it can."""
         if move:
             with self._written():
                 handle, name = tempfile.mkstemp(dir=self._lease / "scratch")
@@ -224,7 +218,6 @@ class DirectoryBlobs(Blobs):
         return made, digest
 
     def _copied(self, source: IO[bytes]) -> tuple[Path, str]:
-        """Return a file of this lease with the source's bytes, and their digest."""
         handle, name = tempfile.mkstemp(dir=self._lease / "scratch")
         hashed = hashlib.sha256()
         try:
@@ -238,7 +231,6 @@ class DirectoryBlobs(Blobs):
         return Path(name), hashed.hexdigest()
 
     def _keep(self, made: Path, digest: str, *, temporary: bool, sync: bool) -> None:
-        """Bring a file into use, and under its digest among the kept ones unless it is temporary."""
         made.chmod(0o400)
         path, kept = self._used(digest), self._object(digest)
         if temporary:
@@ -258,7 +250,6 @@ class DirectoryBlobs(Blobs):
             self.sweep()
 
     def _shrink(self) -> int:
-        """Remove the least recently used blobs that nobody uses until the rest is within the limit."""
         in_use = {path.name for lease in self._leases() for path in _files(lease / "objects")}
         found = []
         for folder in _files(self.directory / "objects"):
@@ -305,7 +296,6 @@ class DirectoryBlobs(Blobs):
 
 
 def open_blobs(place: BlobPlace) -> DirectoryBlobs:
-    """Return another process's view of its host's blobs."""
     return DirectoryBlobs(Path(place.directory), place.limit_bytes, place.lease)
 
 
@@ -334,7 +324,6 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _link(source: Path, path: Path) -> None:
-    """Make `path` another name of a file, a copy where the file system has no such, unless it is there already."""
     try:
         os.link(source, path)
     except FileExistsError:
@@ -367,7 +356,6 @@ def _sync(path: Path) -> None:
 
 
 def _remove_dead(lease: Path) -> int:
-    """Remove a lease whose owner is gone; return how many bytes only it had."""
     try:
         lock = open_lock(lease / "lock", create=False)
     except PermissionError:

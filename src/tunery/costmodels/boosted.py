@@ -54,13 +54,10 @@ _PARAMETERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained: `family` is what it predicts, `parameters` go to LightGBM, `members` vote.
-
-    With `store_members` so many voters on stores vote, too, where rows hold stores; only for `gain`.
-
-    `gain` regresses best latency over latency; `log` the logarithm of it, centred in each task, so that only the order
-    within tasks is learned; `rank` is LambdaMART (Burges 2010) on gains in 30 grades.
-    """
+    """How a model is trained: `parameters` go to LightGBM, `members` vote, and so do `store_members` where rows
+    hold stores (only for `gain`). Family `gain` regresses best latency over latency; `log` the logarithm of it,
+    centred in each task, so that only the order within tasks is learned; `rank` is LambdaMART (Burges 2010) on
+    gains in 30 grades."""
 
     family: str = "gain"
     rounds: int = 120
@@ -118,11 +115,8 @@ class Growth:
 
 
 class BoostedModel(CostModel):
-    """LightGBM's trees on what a recipe says, and beside them a regression of the seconds a build takes.
-
-    `layout` is that of the rows that they know, without stores one by one.
-    Some of the trees may have been grown for one kind of device (`growth`): `for_device` leaves them out for another.
-    """
+    """LightGBM's trees on what a recipe says, and beside them a regression of the seconds a build takes. Some of the
+    trees may have been grown for one kind of device (`growth`): `for_device` leaves them out for another."""
 
     def __init__(
         self,
@@ -141,11 +135,8 @@ class BoostedModel(CostModel):
 
     @classmethod
     def fit(cls, dataset: Dataset, base: "BoostedModel | None" = None) -> "BoostedModel":
-        """Train on all rows, on top of `base` if there is one.
-
-        A task's labels are scaled to what `base` expects of its candidates: how good the best found so far is, is not
-        known while a task is tuned, and only the order within a task is to be learned.
-        """
+        """A task's labels are scaled to what `base` expects of its candidates: how good the best found so far is, is
+        not known while a task is tuned, and only the order within a task is to be learned."""
         groups = list(dataset.groups().values())
         check_rows([gains for _, gains in groups])
         if base is None:
@@ -154,7 +145,6 @@ class BoostedModel(CostModel):
 
     @classmethod
     def train(cls, groups: Groups, recipe: Recipe, threads: int = 1) -> "BoostedModel":
-        """Train by a recipe on groups of (rows, gains), one for each task."""
         import lightgbm
 
         whole = FeatureRows.joined([rows for rows, _ in groups])
@@ -179,10 +169,7 @@ class BoostedModel(CostModel):
     def grown(
         self, groups: Groups, rounds: int, parameters_: Mapping[str, float | int] | None = None
     ) -> "BoostedModel":
-        """Return this model with `rounds` more trees, grown on what groups of (rows, gains) say beyond it.
-
-        `parameters_` go to LightGBM, as a recipe's do.
-        """
+        """Return this model with `rounds` more trees, grown on what groups of (rows, gains) say beyond it."""
         import lightgbm
 
         y = []
@@ -204,7 +191,6 @@ class BoostedModel(CostModel):
         return self._with(boosters=boosters)
 
     def grown_for(self, vector_bits: float, trunk: int) -> "BoostedModel":
-        """Return this model with all trees after the first `trunk` of each voter meant for such vectors only."""
         if trunk < 1 or (self._growth and self._growth.vector_bits != vector_bits):
             raise ValueError("a model has trees for every device, and grows for one kind of device only")
         growth = Growth(min(trunk, self._growth.trunk) if self._growth else trunk, vector_bits)
@@ -212,11 +198,9 @@ class BoostedModel(CostModel):
 
     @property
     def rounds(self) -> int:
-        """How many trees each voter has, the least of them."""
         return min(int(booster.num_trees()) for booster in self._boosters)
 
     def with_build_cost(self, rows: FeatureRows, build_s: Floats) -> "BoostedModel":
-        """Return this model with a regression of the logarithm of build seconds beside it."""
         import lightgbm
 
         data = lightgbm.Dataset(self._known(rows), np.log(np.maximum(build_s, 1e-3)))
@@ -225,7 +209,6 @@ class BoostedModel(CostModel):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
-        """Read the form `dumps` writes."""
         check_trees(data)
         import lightgbm
 
@@ -338,7 +321,6 @@ def _trained(settings: Mapping[str, Any], data: Any, rounds: int, start: Any = N
 
 
 def layout_of(data: Mapping[str, Any]) -> Layout | None:
-    """Return the layout of the rows that a model in the form that `dumps` writes knows; None: it does not say."""
     if named := data.get("layout"):
         return Layout.read(named)
     found = re.search(r"^max_feature_idx=(\d+)$", str([*data.get("boosters", ()), ""][0]), re.MULTILINE)
@@ -356,7 +338,6 @@ def check_trees(data: Mapping[str, Any]) -> None:
 
 
 def trees_digest(data: Mapping[str, Any]) -> str:
-    """Return the identity of a model's trees in the form that `dumps` writes, and of what and whom they are for."""
     growth = data.get("growth")
     whom = [json.dumps(growth, sort_keys=True)] if growth else []
     whom += [json.dumps(data["layout"])] if data.get("layout") else []
@@ -366,7 +347,6 @@ def trees_digest(data: Mapping[str, Any]) -> str:
 
 
 def trimmed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model in the form that `dumps` writes without the trees that were grown for one kind of device."""
     import lightgbm
 
     check_trees(data)
@@ -403,7 +383,6 @@ def labels(gains: Floats, family: str) -> Floats:
 
 
 def check_rows(found: Sequence[Floats]) -> None:
-    """Check that there is something to learn from."""
     y = np.concatenate(found) if found else np.empty(0)
     if len(y) < LEAST_ROWS or np.ptp(y) == 0:
         raise UsageError(f"{len(y)} candidates are too few, or too alike, to train a cost model; measure more")
@@ -423,6 +402,5 @@ def _positive(raw: Floats, family: str) -> Floats:
 
 
 def _scale(expected: Floats, gains: Floats) -> float:
-    """Return the factor that brings gains closest to what was expected (least squares), within reason."""
     share = float(expected @ gains) / max(float(gains @ gains), 1e-12)
     return min(max(share, 0.05), 1.0)

@@ -47,13 +47,11 @@ class Version:
 
     @property
     def overall(self) -> Mapping[str, Any]:
-        """The model's own row of metrics over all kinds and devices; empty where it was not judged."""
         mine = [m for m in self.metrics if m["kind"] == m["device"] == "all" and m["ranking"] == "model"]
         return mine[0] if mine else {}
 
     @property
     def tau(self) -> float | None:
-        """Kendall's tau that it has shown on tasks it had not seen, None where it was not judged."""
         value = self.overall.get("kendall")
         return None if value is None else float(value)
 
@@ -64,11 +62,8 @@ class Version:
         return None if value is None else float(value)
 
     def saw(self, group: Group) -> bool:
-        """Return whether it may have learned from the group's workload.
-
-        A card without a list of workloads knows networks only: of a task of no known network it may have, and what a
-        held-out network holds has left training, whichever other networks hold it too.
-        """
+        """A card without a list of workloads knows networks only: of a task of no known network it may have seen any,
+        and what a held-out network holds has left training, whichever other networks hold it too."""
         if "workloads" in self.data:
             return group.workload_key[:WORKLOAD_DIGITS] in self.data["workloads"]
         owners = set(group.networks)
@@ -81,12 +76,10 @@ class Version:
 
 
 def new_card(**facts: Any) -> Version:
-    """Return the card of a model that is not registered yet."""
     return Version(version=0, created_at=time.time(), **facts)
 
 
 def as_card(document: Mapping[str, Any], path: str) -> Version:
-    """Return the card in a model's file."""
     knows = layout_of(document["model"])
     layout = str(document.get("layout") or knows or "")
     if knows and layout != str(knows):
@@ -110,9 +103,8 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
 
 
 def generator(compiler: str) -> str:
-    """Return the part of a compiler's name and version that decides which code a candidate becomes.
-
-    How networks are lowered decides which tasks there are, not what a candidate of one is worth.
+    """Return the part of a compiler's name and version that decides which code a candidate becomes: how networks are
+    lowered decides which tasks there are, not what a candidate of one is worth.
 
     >>> generator("compiler 0.27 lowering 2 build 1")
     'compiler 0.27 build 1'

@@ -37,9 +37,7 @@ _FOLDED = (*(f"busiest.{i}" for i in range(STORE_WIDTH)), *(f"largest.{i}" for i
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What the columns of rows are, in order; the version is another one where a column's name means something else.
-
-    Layouts of one name and version may have more columns or fewer: those of one name are the same.
-    """
+    Layouts of one name and version may have more columns or fewer: those of one name are the same."""
 
     name: str
     version: int
@@ -53,11 +51,9 @@ class Layout:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> "Layout":
-        """Return the layout that was written as plain data."""
         return cls(str(data["name"]), int(data["version"]), tuple(map(str, data["columns"])))
 
     def with_columns(self, columns: tuple[str, ...]) -> "Layout":
-        """Return the layout of rows with these columns behind them."""
         return _wider(self, columns)
 
     def of_fold(self, store_width: int) -> "Layout":
@@ -70,11 +66,7 @@ STORES = Layout("stores", 1, (*_FOLDED, *STORE_COLUMNS))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureRows:
-    """Features of candidates: `values` is `(n, columns)`, and `layout` says what its columns are.
-
-    Raises:
-        DialectError: they are not as many as the layout names.
-    """
+    """Features of candidates: `values` is `(n, columns)`, and `layout` says what its columns are."""
 
     values: Row
     layout: Layout
@@ -97,12 +89,10 @@ class FeatureRows:
 
     @classmethod
     def read(cls, rows: Sequence[bytes], layout: Layout) -> "FeatureRows":
-        """Return rows of float32 as they cross between processes, one at least."""
         return cls(np.stack([np.frombuffer(row, np.float32) for row in rows]), layout)
 
     @classmethod
     def joined(cls, parts: "Sequence[FeatureRows]") -> "FeatureRows":
-        """Return the rows of all, one behind the other; they are of one layout."""
         if any(part.layout != parts[0].layout for part in parts):
             raise ValueError("rows of several layouts cannot be put together")
         return cls(np.concatenate([part.values for part in parts]), parts[0].layout)
@@ -112,10 +102,8 @@ class FeatureRows:
         return _store_places(self.layout) is not None
 
     def pick(self, wanted: Layout, device: Sequence[float] = ()) -> Row:
-        """Return `(n, columns)`, the columns of another layout by their names.
-
-        The device's where the rows have none are `device`, or empty (NaN).
-        """
+        """Return `(n, columns)`, the columns of another layout by their names; the device's where the rows have none
+        are `device`, or empty (NaN)."""
         places, absent = _picking(self.layout, wanted)
         if places is None:
             return self.values
@@ -146,10 +134,8 @@ class FeatureRows:
 
 
 def earlier_layout(width: int) -> Layout | None:
-    """Return the layout of whole rows, or of a model for them, from before layouts had names; None: it is not known.
-
-    Nothing else tells: `width` is with the task's columns, and perhaps the device's.
-    """
+    """Return the layout of whole rows, or of a model for them, from before layouts had names: only their width
+    tells."""
     found = [Layout("stores", 1, _FOLDED).with_columns(TASK_COLUMNS), STORES.with_columns(TASK_COLUMNS)]
     found += [each.with_columns(DEVICE_COLUMNS) for each in found]
     return next((each for each in found if len(each.columns) == width), None)
@@ -167,7 +153,6 @@ def without_stores(layout: Layout) -> Layout:
 
 @lru_cache(maxsize=32)
 def _picking(layout: Layout, wanted: Layout) -> tuple[npt.NDArray[np.intp] | None, tuple[tuple[int, int], ...]]:
-    """Return where the wanted columns are (None: as they are), and which of them are the device's and not there."""
     advice = "they are of another dialect or of another version of tunery; train one anew with `tunery costmodel train`"
     if (layout.name, layout.version) != (wanted.name, wanted.version):
         raise UsageError(f"the cost model knows rows of layout {wanted} and the candidates' are of {layout}: {advice}")
@@ -193,10 +178,8 @@ def _store_places(layout: Layout) -> tuple[int, npt.NDArray[np.intp], int] | Non
 
 
 def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
-    """Fold `(n_stores, w)` to one row: the store with the most arithmetic, the maximum over stores, their number.
-
-    The first 16 columns of a store count arithmetic. Without a store the row is NaN.
-    """
+    """Fold `(n_stores, w)` to one row: the store with the most arithmetic, the maximum over stores, their number. The
+    first 16 columns of a store count arithmetic. Without a store the row is NaN."""
     if stores.size == 0:
         return np.full(2 * stores.shape[1] + 1, np.nan, dtype=np.float32)
     main = stores[stores[:, :16].sum(axis=1).argmax()]
@@ -204,10 +187,8 @@ def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
 
 
 def unfolded(stores: npt.NDArray[np.floating[Any]]) -> Row:
-    """Return `fold`'s row with the stores themselves behind it, zeros where there are fewer.
-
-    Of more than `MOST_STORES` those with the most arithmetic are kept, in their order. Without a store the row is NaN.
-    """
+    """Return `fold`'s row with the stores themselves behind it, zeros where there are fewer; of more than `MOST_STORES`
+    those with the most arithmetic are kept, in their order. Without a store the row is NaN."""
     return np.concatenate([fold(stores), _packed(stores)])
 
 
@@ -216,7 +197,6 @@ def with_stores(rows: FeatureRows, stores: Sequence[npt.NDArray[np.floating[Any]
 
 
 def task_columns(task: Task) -> Row:
-    """Return the columns that all candidates of a task share; sizes are logarithms to base 2."""
     work = task.workload
     written = max(1, sum(spec.size for spec in work.output_specs))
     read = sum(spec.size for spec in work.input_specs)

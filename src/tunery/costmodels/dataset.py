@@ -28,7 +28,6 @@ class Dataset:
             self._groups.setdefault(task_key, {})[candidate_key] = (row, latency_s)
 
     def groups(self) -> dict[str, tuple[FeatureRows, npt.NDArray[np.float64]]]:
-        """Return features and labels by task; a label is the task's best latency over the candidate's, in [0, 1]."""
         found = {}
         for task_key, group in self._groups.items():
             latencies = np.asarray([latency for _, latency in group.values()])
@@ -46,12 +45,9 @@ def gains(latencies: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Group:
-    """One task's candidates on one device, made by one compiler.
-
-    `rows` have the task's and the device's columns. `latencies` are seconds, inf for a candidate that failed;
-    `build_s` the seconds its build took; `stores`, where a dialect has them, are the per-store features that `rows`
-    were folded from; `networks` are all that hold the task; `device_columns` are the device's where `rows` have none.
-    """
+    """One task's candidates on one device, made by one compiler. `latencies` are inf for a candidate that failed;
+    `stores`, where a dialect has them, are the per-store features that `rows` were folded from; `networks` are all that
+    hold the task; `device_columns` are the device's where `rows` have none."""
 
     task_key: str
     workload_key: str
@@ -73,24 +69,20 @@ class Group:
 
     @property
     def inputs(self) -> FeatureRows:
-        """What a model takes: the rows, and the stores where they are known, as a search's rows have them."""
         if self.stores is None or any(each.shape[1] != STORE_WIDTH for each in self.stores):
             return self.rows
         return with_stores(self.rows, self.stores)
 
     @property
     def usable(self) -> bool:
-        """Whether there is an order to learn: two candidates that ran and are not alike."""
         finite = self.latencies[np.isfinite(self.latencies)]
         return len(finite) > 1 and float(np.ptp(finite)) > 0
 
 
 @dataclass(frozen=True)
 class Table:
-    """Groups of one dialect, compiler and family of targets, with rows of one layout.
-
-    `left_out` says, by reason, what else the store holds.
-    """
+    """Groups of one dialect, compiler and family of targets, with rows of one layout. `left_out` says, by reason, what
+    else the store holds."""
 
     groups: tuple[Group, ...]
     dialect: str
@@ -124,19 +116,15 @@ class Table:
 
 
 def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups, with the device's columns empty (NaN) where they are of several devices.
-
-    What two or three devices differ in says which of them it is, and with that how its candidates were chosen and
-    sampled: trees would learn that. Where the facts of one are not known, they would learn what it means that the
-    columns are there. Each group keeps its own beside its rows.
-    """
+    """Return the groups, with the device's columns empty (NaN) where they are of several devices: what two or three
+    devices differ in says which of them it is, and with that how its candidates were chosen and sampled: trees would
+    learn that. Where the facts of one are not known, they would learn what it means that the columns are there."""
     if len({group.device for group in groups}) < 2:
         return tuple(groups)
     return tuple(replace(group, rows=_emptied(group.rows), device_columns=columns_of(group)) for group in groups)
 
 
 def columns_of(group: Group) -> Rows:
-    """Return the columns of a group's device; NaN where its facts are not known."""
     if group.device_columns is not None:
         return group.device_columns
     places = _device_places(group.rows.layout)

@@ -16,11 +16,9 @@ _SHORTLIST = 96
 
 
 class GaussianProcess:
-    """Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) with a linear and a Matern 5/2 part.
-
-    The length scale is the one with the highest marginal likelihood (`likelihood`, its logarithm) of those given.
-    `relevance` says of each column by how much its differences count more or less than others'.
-    """
+    """Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) with a linear and a Matern 5/2 part. The
+    length scale is the one with the highest marginal likelihood of those given. `relevance` says of each column by how
+    much its differences count more or less than others'."""
 
     def __init__(  # noqa: PLR0917 - all but the last two are the data
         self,
@@ -53,11 +51,9 @@ class GaussianProcess:
         return np.asarray(self._mean + self._spread * (cross @ self._weights))
 
     def pick(self, rows: Floats, count: int, optimism: float | None = None) -> list[int]:
-        """Return `count` rows worth a look, each the most promising if those before it turn out as expected.
-
-        That is the one with the highest mean and `optimism` deviations; without it, with the highest expected
-        improvement (Jones et al. 1998, equation 15).
-        """
+        """Return `count` rows worth a look, each the most promising if those before it turn out as expected: the one
+        with the highest mean and `optimism` deviations; without it, with the highest expected improvement (Jones et al.
+        1998, equation 15)."""
         near = self._standard(rows)
         cross = self._kernel(near, self._rows, self.length)
         mean = cross @ self._weights

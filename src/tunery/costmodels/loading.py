@@ -14,10 +14,8 @@ from tunery.costmodels.boosted import BoostedModel, trimmed
 
 
 def for_device(text: str, columns: npt.NDArray[np.float32]) -> str:
-    """Return a model that `dumps` wrote for a device with these columns.
-
-    Trees that were grown for vectors of another width are left out; else the trees are not read, which takes longer.
-    """
+    """Trees that were grown for vectors of another width are left out; else the trees are not read, which takes
+    longer."""
     data, device = json.loads(text), [float(value) for value in columns]
     if not fits(data, device[0]):
         data = trimmed(data)
@@ -25,7 +23,6 @@ def for_device(text: str, columns: npt.NDArray[np.float32]) -> str:
 
 
 def fits(model: Mapping[str, Any], vector_bits: float) -> bool:
-    """Return whether all trees of a model in the form that `dumps` writes are meant for devices with such vectors."""
     growth = model.get("growth")
     return not growth or bool(growth["vector_bits"] == vector_bits)
 

@@ -27,7 +27,6 @@ def regret(labels: Floats, scores: Floats, k: int = 1) -> float:
 
 
 def kendall(labels: Floats, scores: Floats) -> float:
-    """Return Kendall's tau-b between labels and scores, 0 where either is constant."""
     from scipy.stats import kendalltau
 
     value = float(kendalltau(labels, scores).statistic)
@@ -46,7 +45,6 @@ class Quality:
 
 
 def quality(pairs: Sequence[tuple[Floats, Floats]]) -> Quality:
-    """Return the quality of (labels, scores) pairs, one for each task; NaN where there are none."""
     if not pairs:
         return Quality(0, *(float("nan"),) * 4)
     rows = [(ndcg(y, s), regret(y, s), regret(y, s, 8), kendall(y, s)) for y, s in pairs]

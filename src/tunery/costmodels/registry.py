@@ -66,7 +66,6 @@ def register(card: Version, model: CostModel, directory: Path | None = None) -> 
 
 
 def amend(card: Version) -> Version:
-    """Write a registered version's card anew, its model as it is, and return the card."""
     path = Path(card.path)
     text = read(path)[1]
     with _writing(path.parent), replacing(path) as part:
@@ -76,7 +75,6 @@ def amend(card: Version) -> Version:
 
 @contextmanager
 def _writing(directory: Path) -> Iterator[None]:
-    """Make the directory, and say in one sentence what goes wrong in it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
@@ -92,17 +90,14 @@ def document(card: Version, text: str, number: int) -> bytes:
 
 
 def versions(dialect: str | None = None, directory: Path | None = None) -> list[Version]:
-    """Return the cards of all models that were trained here, oldest first; `damaged` tells of the others."""
     return [found for found in _all(dialect, directory) if isinstance(found, Version)]
 
 
 def damaged(dialect: str | None = None, directory: Path | None = None) -> list[str]:
-    """Return a sentence for each model that was trained here and cannot be read."""
     return [found for found in _all(dialect, directory) if isinstance(found, str)]
 
 
 def version(name: str, dialect: str, directory: Path | None = None) -> tuple[Version, CostModel]:
-    """Return a version by its number, or the model in a file by its path."""
     directory = directory or models_directory()
     path = directory / f"{dialect}-{int(name):04d}.json.gz" if name.isdigit() else Path(name)
     if not path.is_file():
@@ -117,7 +112,6 @@ def version(name: str, dialect: str, directory: Path | None = None) -> tuple[Ver
 
 
 def read(path: Path) -> tuple[Version, str]:
-    """Return the card and the model's text of a file that `register` wrote."""
     try:
         whole = json.loads(_unpacked(path))
         if whole["format"] > _FORMAT:
@@ -132,7 +126,6 @@ def read(path: Path) -> tuple[Version, str]:
 
 
 def _unpacked(path: Path) -> bytes:
-    """Return the bytes in a gzipped file, of which neither the file nor what is in it may be large."""
     with gzip.open(io.BytesIO(read_small(path, _MOST_BYTES))) as file:
         data = file.read(_MOST_UNPACKED + 1)
     if len(data) > _MOST_UNPACKED:
@@ -143,12 +136,8 @@ def _unpacked(path: Path) -> bytes:
 def starting(
     dialect: str, target: str, *, compiler: str = "", vector_bits: float = math.nan, layout: str = ""
 ) -> tuple[Version, str] | None:
-    """Return the model that jobs for a family of targets start from, with its card; None if there is none.
-
-    Those that know rows of another `layout` are passed over, unless it is not told.
-    `vector_bits` is the width of the device's vectors (`device_columns`), if it is known. A damaged file is passed over
-    for the next best, and a line says so.
-    """
+    """Models that know rows of another `layout` are passed over, unless it is not told. A damaged file is passed over
+    for the next best, and a line says so."""
     found = _all(dialect, None)
     for sentence in found:
         if isinstance(sentence, str):
@@ -162,17 +151,13 @@ def starting(
 
 
 def shipped_targets() -> list[tuple[str, str]]:
-    """Return for which dialects and families of targets models ship."""
     names = (path.name.removesuffix(".json.gz").split("-") for path in _pretrained())
     return sorted({(dialect, "-".join(target)) for dialect, *target, _ in names})
 
 
 def shipped(dialect: str, target: str, vector_bits: float = math.nan) -> tuple[Version, str] | None:
-    """Return the shipped cost model for a family of targets, with its card; None if there is none for it.
-
-    There is one for each width of vectors on which candidates were measured. Devices with others get the first by name,
-    without what it has grown: `for_device` leaves that out there.
-    """
+    """There is one for each width of vectors on which candidates were measured. Devices with others get the first by
+    name, without what it has grown: `for_device` leaves that out there."""
     ours = re.compile(rf"{re.escape(dialect)}-{re.escape(target)}-\d+\.json\.gz")
     found = sorted(path for path in _pretrained() if ours.fullmatch(path.name))
     mine = [path for path in found if path.name == f"{dialect}-{target}-{vector_bits:.0f}.json.gz"]
@@ -198,7 +183,6 @@ def _latest(cards: list[Version], target: str, compiler: str) -> Version | None:
 
 
 def _all(dialect: str | None, directory: Path | None) -> list[Version | str]:
-    """Return the cards of all models that were trained here, oldest first, or what is wrong with one."""
     directory, found = directory or models_directory(), list[Version | str]()
     for match in sorted(_names(directory), key=lambda m: (m["dialect"], int(m["version"]))):
         if dialect in {None, match["dialect"]}:

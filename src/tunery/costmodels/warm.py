@@ -20,20 +20,15 @@ _LEAST_PAIRS = 12
 
 
 class OnlineTrainer:
-    """Holds what was measured, in rows of a layout.
-
-    The hold-out rolls: what the next model is judged by, the one after it learns.
-    """
+    """Holds what was measured. The hold-out rolls: what the next model is judged by, the one after it learns."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout, self._dataset = layout, Dataset(layout)
         self._current: CostModel | None = None
 
     def learn(self, rows: Sequence[Row], base: str | None) -> str | None:
-        """Take in new rows; return a model trained on top of `base` if it beats the current one on some it did not see.
-
-        Without enough held-out pairs to tell, the new model is taken: it has seen more.
-        """
+        """Return a model trained on top of `base` if it beats the current one on some rows it did not see. Without
+        enough held-out pairs to tell, the new model is taken: it has seen more."""
         held, taught = rows[_HELD - 1 :: _HELD], [row for i, row in enumerate(rows) if (i + 1) % _HELD]
         for row in taught:
             self._dataset.add(*row)
@@ -56,7 +51,6 @@ class OnlineTrainer:
 
 
 def ordered(model: CostModel, rows: Sequence[Row], layout: Layout) -> tuple[float, int]:
-    """Return the share of pairs of one task that the model puts in the right order, and how many pairs there are."""
     right, count = 0.0, 0
     by_task: dict[str, list[Row]] = {}
     for row in rows:

@@ -29,7 +29,6 @@ from tunery.tuning.work import Work
 
 
 def check_place(output: Path, request: Request, options: CompileOptions) -> None:
-    """Check that the request's compiled network may be written to `output`, and that its key is one."""
     check_output(output, NETWORK, inputs=inputs_of(request, options), force=options.force)
     if options.key:
         from tunery.delivery.files.signing import read_key
@@ -46,7 +45,6 @@ def inputs_of(request: Request, options: CompileOptions) -> list[Path]:
 async def compile_checked(
     work: Work, output: Path, options: CompileOptions, say: Callable[[str], None]
 ) -> tuple[CompileReport, Network]:
-    """Compile, and put the file at `output` once its outputs are those of ONNX Runtime; `say` gets what goes on."""
     request = replace(work.request, store=work.store.url)
     check_place(output, request, options)
     prepared: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
@@ -98,7 +96,6 @@ async def compile_checked(
 
 
 def add_signature(path: Path, options: CompileOptions) -> None:
-    """Sign a file if that is asked for."""
     if options.key:
         from tunery.delivery.files.signing import read_key, sign
 
@@ -106,7 +103,6 @@ def add_signature(path: Path, options: CompileOptions) -> None:
 
 
 async def _origin(work: Work, made: LinkedNetwork, theirs: Expected) -> dict[str, Any]:
-    """Return what a file says of where it comes from: compiler, device, records and verification."""
     device, imported = await work.runtime.device(), await work.model()
     error = made.report.max_abs_error
     return {
@@ -133,10 +129,8 @@ async def _origin(work: Work, made: LinkedNetwork, theirs: Expected) -> dict[str
 async def _judged(
     linker: Linker, made: LinkedNetwork, theirs: Expected, onnxruntime: str, say: Callable[[str], None]
 ) -> LinkedNetwork:
-    """Return the model with what computes something else, or is slower, in ONNX Runtime, as far as that is allowed.
-
-    All of it runs there only where nothing else helps.
-    """
+    """Return the model with what computes something else, or is slower, in ONNX Runtime, as far as that is allowed; all
+    of it runs there only where nothing else helps."""
     work, name = linker.work, made.network.name
     judged = await judge(work, made, theirs)
     if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
@@ -171,7 +165,6 @@ async def _judged(
 
 
 async def _kept(linker: Linker, made: LinkedNetwork, reason: str, theirs: Expected | None = None) -> LinkedNetwork:
-    """Return the model as a file that ONNX Runtime runs, for a reason."""
     kept = await linker.kept(made.network, reason, optimised=theirs is None or not theirs.optimiser)
     report = replace(
         made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere,
@@ -181,7 +174,6 @@ async def _kept(linker: Linker, made: LinkedNetwork, reason: str, theirs: Expect
 
 
 async def compile_only(work: Work, ends: ExitStack, *, tuned: bool = True) -> LinkedNetwork:
-    """Compile without a check, for until `ends`; if not `tuned`, with the compiler's default for every operator."""
     linker = ends.enter_context(closing(Linker(work, FillPolicy() if tuned else None, tuned)))
     return await linker.compile(await work.model())
 

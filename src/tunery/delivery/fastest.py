@@ -24,10 +24,8 @@ Made = tuple[Work, CompileReport, Network]
 async def compile_fastest(
     work: Work, output: Path, options: CompileOptions, say: Callable[[str], None]
 ) -> tuple[CompileReport, Network]:
-    """Compile as `compile_checked` does for each dialect of a job, and put the fastest file at `output`.
-
-    A dialect that cannot compile the network is told of in the report.
-    """
+    """Compile for each dialect of a job, and put the fastest file at `output`; a dialect that cannot is told of in the
+    report."""
     request = replace(work.request, store=work.store.url)
     check_place(output, request, options)
     made: dict[str, Made] = {}
@@ -77,10 +75,7 @@ async def compile_fastest(
 
 
 async def time_files(made: Mapping[str, Made]) -> tuple[dict[str, float], dict[str, TuneryError]]:
-    """Return the median seconds of a call of each network that a dialect runs, and of ONNX Runtime, called in turns.
-
-    Nothing where there is none of them, or no ONNX file. One that fails costs the others nothing: its error is told.
-    """
+    """Nothing where there is no network or no ONNX file. One that fails costs the others nothing: its error is told."""
     ours = {name: one for name, one in made.items() if not one[1].no_kernels and one[2].blob}
     failed: dict[str, TuneryError] = {}
     if not ours:

@@ -16,10 +16,8 @@ HISTORY = 100
 @dataclass(frozen=True, slots=True)
 class TuningForecast:
     """What tuning the open tasks would probably take, as the `jobs` latest jobs of this dialect and target did.
-
     `speedup` is that of the open tasks over their untuned code, each kind as it was tuned before, weighted by what they
-    compute; `latency_s` is the whole network's then, None while a task has no latency.
-    """
+    compute."""
 
     tasks: int
     trials: int
@@ -34,11 +32,9 @@ class TuningForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The network's latency in seconds, as a sum over tasks of what is known of each.
-
-    It is None while `unknown` tasks have none. `met` says whether verified records hold the latency `target_s`, None
-    without one. `tuning` is None where all that can be tuned was, or nothing like it was ever tuned here.
-    """
+    """The network's latency, as a sum over tasks; None while `unknown` tasks have none. `met` says whether verified
+    records hold the latency `target_s`. `tuning` is None where all was tuned, or nothing like it was ever tuned
+    here."""
 
     latency_s: float | None
     unknown: int
@@ -50,10 +46,7 @@ class Forecast:
 def forecast(
     known: Sequence[KnownTask], jobs: Iterable[JobStatus], effort: str, target_key: str, target_s: float | None
 ) -> Forecast:
-    """Return what is to be expected of a network, from what is known of its tasks and what earlier jobs have reached.
-
-    Of `jobs` those count that tuned to their end; those for `target_key` alone, if there are any.
-    """
+    """Of `jobs` those count that tuned to their end; those for `target_key` alone, if there are any."""
     unknown = sum(each.choice.latency_s is None for each in known)
     latency_s = _total_s(known, {})
     met = None if target_s is None else latency_s is not None and latency_s <= target_s
@@ -96,10 +89,7 @@ def _tuning(known: Sequence[KnownTask], jobs: Sequence[JobStatus], effort: str) 
 
 
 def _gains(jobs: Iterable[JobStatus]) -> dict[str, float]:
-    """Return by how many times tasks became faster in the geometric mean, by kind, and of all kinds ("").
-
-    One that tuning has not made faster keeps its default.
-    """
+    """Return by how many times tasks became faster in the geometric mean, by kind, and of all kinds ("")."""
     logs: dict[str, list[float]] = {}
     for task in (task for job in jobs for task in job.tasks if task.tunable and not task.unreached):
         if task.baseline_s and task.best_s:

@@ -12,12 +12,9 @@ from tunery.tuning.work import Work
 
 @dataclass(frozen=True, slots=True)
 class KnownTask:
-    """What is delivered for a task, and on what evidence.
-
-    `skipped` are its records that were not used, with the reason. `untried`: it is tunable, and nothing but the
-    compiler's default was measured. `refused` says why no prediction of the cost model was good enough to be used;
-    `measured` candidates were timed for this answer; `part` is what was compiled of a predicted candidate.
-    """
+    """What is delivered for a task, and on what evidence. `skipped` are records that were not used. `untried`: nothing
+    but the compiler's default was measured. `refused` says why no prediction was good enough; `measured` candidates
+    were timed for this answer; `part` is what was compiled of a predicted candidate."""
 
     task: Task
     choice: Choice
@@ -29,7 +26,6 @@ class KnownTask:
 
     @property
     def open(self) -> bool:
-        """Whether a prediction is better than what was measured."""
         return self.untried or self.choice.candidate is None
 
     @property
@@ -38,7 +34,6 @@ class KnownTask:
 
     @property
     def untuned(self) -> bool:
-        """Whether it could be tuned, and was neither searched nor predicted."""
         return self.task.tunable and self.open and not self.predicted
 
     def covered(self, used: str | None) -> tuple[str, str | None]:
@@ -55,10 +50,7 @@ class KnownTask:
 
 
 def choose(store: Store, tasks: Sequence[Task], provenance: Provenance, host: str) -> tuple[KnownTask, ...]:
-    """Return the best verified record of each task, made under exactly these conditions, or the compiler's default.
-
-    Another host than this one is named, as an equal machine's records hold here.
-    """
+    """Return the best verified record of each task, made under exactly these conditions, or the compiler's default."""
     known = store.standings({task.key for task in tasks}, provenance)
     unknown = [task for task in tasks if known[task.key].best is None]
     skipped = store.skipped_of(unknown, provenance) if unknown else {}
@@ -66,7 +58,6 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance, host: st
 
 
 async def choices(work: Work, tasks: Sequence[Task]) -> tuple[KnownTask, ...]:
-    """Do as `choose` for tasks of a job's model."""
     provenance = await work.provenance()
     return await work.store.read(lambda store: choose(store, tasks, provenance, work.runtime.measured_on))
 
@@ -86,7 +77,6 @@ OFFERS = 2
 
 
 async def offers_for(work: Work, provenance: Provenance, known: Sequence[KnownTask]) -> dict[str, list[Offer]]:
-    """Return by task what is offered for those that are open, the fastest there first."""
     keys = [each.task.key for each in known if each.open and each.task.tunable]
     device = await work.runtime.device()
 

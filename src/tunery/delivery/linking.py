@@ -33,10 +33,7 @@ class LinkedNetwork:
 @dataclass
 class Linker:
     """Compiles the network of `work`; with a `policy` what no record answers is predicted, unless it is not `tuned`.
-
-    What was chosen for a task, and compiled of it, serves further compilations. Files that it makes are there until
-    `close`.
-    """
+    What was chosen and compiled of a task serves further compilations. Files that it makes are there until `close`."""
 
     work: Work
     policy: FillPolicy | None
@@ -46,13 +43,11 @@ class Linker:
     _held: list[str] = field(default_factory=list)
 
     async def compile(self, imported: ImportedModel, *, filled: bool = True) -> LinkedNetwork:
-        """Compile an imported model; not `filled`: with the compiler's default for tasks that are new."""
         return await self.link(imported, await self.choices(imported.tasks, filled=filled))
 
     async def choices(
         self, tasks: Sequence[Task], ready: Awaitable[InitialModel | None] | None = None, *, filled: bool = True
     ) -> tuple[KnownTask, ...]:
-        """Return what is known, or predicted, of a model's tasks."""
         known = dict(self._known)
         if new := [task for task in tasks if task.key not in known]:
             found = await fill(self.work, new, self.policy if filled else None, ready)
@@ -65,7 +60,6 @@ class Linker:
         return tuple(known[task.key] for task in tasks)
 
     async def link(self, imported: ImportedModel, known: Sequence[KnownTask]) -> LinkedNetwork:
-        """Compile with what is known of the tasks."""
         chosen = dict[str, Candidate]()
         if self.tuned:
             chosen = {each.task.workload.key: each.choice.candidate for each in known if each.choice.candidate}
@@ -75,7 +69,6 @@ class Linker:
         return LinkedNetwork(_report(imported.network.name, known, compiled), imported.network, compiled.blob)
 
     async def kept(self, network: Network, reason: str, *, optimised: bool) -> CompiledBlob:
-        """Make a file of a network that ONNX Runtime runs, for a reason."""
         return await self._made("keep", network, (await self.work.model()).target, reason, optimised)
 
     async def _made(self, method: str, *args: object) -> CompiledBlob:
@@ -95,10 +88,7 @@ class Linker:
             self._parts[workload] = part
 
     async def _build(self, known: Sequence[KnownTask]) -> None:
-        """Have all builders generate the code of the network's kernels.
-
-        What was built before is not built again; what fails is left to the compilation.
-        """
+        """What was built before is not built again; what fails is left to the compilation."""
         work = self.work
 
         async def build(each: KnownTask) -> None:
@@ -116,7 +106,6 @@ class Linker:
         await asyncio.gather(*map(build, known))
 
     async def placed(self, imported: ImportedModel, elsewhere: Mapping[str, str]) -> ImportedModel:
-        """Return the model with these nodes left to ONNX Runtime, and what it does not take beside them."""
         network = replace(imported.network, elsewhere=dict(elsewhere))
         async with self.work.stage("import", Role.IMPORTER) as grant:
             tasks, told = await self.work.runtime.call(
@@ -139,7 +128,6 @@ class Linker:
 
 
 def _report(network: str, known: Sequence[KnownTask], compiled: CompiledBlob) -> CompileReport:
-    """Return what was compiled of each task."""
     by_key = {each.task.workload.key: each for each in known}
     coverage = {
         by_key[key].task.workload.label: by_key[key].covered(used)

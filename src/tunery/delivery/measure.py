@@ -29,12 +29,9 @@ _REFERENCE_DEADLINE_S, _TIMES_REFERENCE = 60.0, 200  # for kernels that somebody
 
 @dataclass(frozen=True, slots=True)
 class SingleMeasurement:
-    """What became of one candidate. Where the outcome is not `ok` it has no time: wrong programs are never timed.
-
-    `latency_s` is the median of `samples` runs, `low_s` and `high_s` bound it with 95 % confidence; `baseline_s` is
-    the time of the compiler's default, or the kernel author's, called in turns with it (None: one of them does not
-    run). `device` is the fingerprint of what ran both.
-    """
+    """What became of one candidate; wrong programs are never timed. `latency_s` is the median, `low_s` and `high_s`
+    bound it with 95 % confidence; `baseline_s` is the time of the compiler's default, or the kernel author's, called in
+    turns with it."""
 
     task: str
     name: str
@@ -168,7 +165,6 @@ async def _run(
     most_s: float,
     baseline_s: float | None = None,
 ) -> tuple[Measurement, PricedCharge]:
-    """Run one alone, to the end however slow it is, but no longer than `most_s` where there is no `baseline_s`."""
     async with stage(context, task, "measure", Role.MEASURER) as grant:
         found = await race_one(
             context, task, grant.worker, entrant, reference, incumbent_s=None, baseline_s=baseline_s,

@@ -16,10 +16,8 @@ _RIGHT = "its default parameters, which give what its reference gives; `tunery t
 
 
 async def with_right_defaults(work: Work, known: Sequence[KnownTask]) -> tuple[KnownTask, ...]:
-    """Return what is known of a user's own kernels once each that would run with its default was compared.
-
-    There is no ONNX Runtime to compare the whole with. Where the device is absent, nothing can be run.
-    """
+    """There is no ONNX Runtime to compare a user's own kernels with: each that would run with its default is compared
+    alone. Where the device is absent, nothing can be run."""
     return tuple([each if each.choice.candidate else await _checked(work, each) for each in known])
 
 

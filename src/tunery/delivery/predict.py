@@ -80,11 +80,8 @@ async def get_ready(work: Work, target: Target, compiler: str) -> InitialModel |
 async def fill(
     work: Work, tasks: Sequence[Task], policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None
 ) -> tuple[KnownTask, ...]:
-    """Return the ladder's answer for each of the model's tasks; with a `policy`, what no record answers is predicted.
-
-    `ready` is `get_ready`'s result, if it was begun before. What is measured is charged to the job's account, which is
-    that of a stored job where the `policy` asks for measurements.
-    """
+    """Return the ladder's answer for each of the model's tasks; with a `policy`, what no record answers is
+    predicted."""
     whole = await choices(work, tasks)
     known = tuple(each for each in whole if not _is_too_large(each.task))
     if policy is None or not any(task.open for task in known):
@@ -153,7 +150,6 @@ def urgency(task: Task, prediction: Prediction) -> float:
 
 
 def looks(task: Task, whole: float, policy: FillPolicy) -> int:
-    """Return how many candidates of a task to look at, in a network of `whole` arithmetic."""
     if not task.tunable:
         return 1
     count = max(wanted(task.weight * task.workload.flop / whole), policy.few_shot)
@@ -168,9 +164,7 @@ async def _pick_all(
     context: Context, known: Sequence[KnownTask], policy: FillPolicy, until: float
 ) -> tuple[KnownTask, ...]:
     """Choose for each open task what is right and thought fastest; each learns from those that were done before it.
-
-    Where a budget of time ends soon (`until`, in monotonic seconds), no more candidates are looked at than need be.
-    """
+    Where a budget of time ends soon, no more candidates are looked at than need be."""
     transfer_states: list[str] = []
     model, whole = _model_blob(context.runtime, context.learning.model or ""), _whole(known)
 
@@ -206,7 +200,6 @@ def _large_bytes(task: Task) -> int:
 
 
 def _predicted(each: KnownTask, candidate: Candidate, part: Artifact | None) -> KnownTask:
-    """Return a task with a prediction that proved right, and what was compiled of it."""
     return replace(each, choice=Choice(each.task.key, Rung.ZERO_SHOT, candidate), refused="", part=part)
 
 
@@ -215,7 +208,6 @@ def _model_blob(runtime: Runtime, model: str) -> str:
 
 
 async def _predict(context: Context, each: KnownTask, count: int, policy: FillPolicy) -> tuple[KnownTask, Prediction]:
-    """Return a task with its likeliest candidates, or with the reason why there are none."""
     if context.learning.model is None:
         return each, Prediction((), ())
     try:
@@ -231,7 +223,6 @@ async def _predict(context: Context, each: KnownTask, count: int, policy: FillPo
 
 
 async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> KnownTask:
-    """Choose the best pick that computes what the reference computes."""
     if not prediction.candidates:
         return each
     *best, last = prediction.candidates  # the last may be of another kind, should the others fail
@@ -247,7 +238,6 @@ async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> 
 
 
 async def _check(context: Context, task: Task, candidate: Candidate) -> CheckedBody | str:
-    """Compare a candidate with the task's reference; say why where it does not build, hangs or crashes."""
     try:
         async with stage(context, task, "build", Role.BUILDER, runs=True) as grant:
             checked: CheckedBody = await context.runtime.call(
@@ -261,12 +251,8 @@ async def _check(context: Context, task: Task, candidate: Candidate) -> CheckedB
 async def _few_shot(
     context: Context, known: Sequence[KnownTask], policy: FillPolicy, offers: Mapping[str, Sequence[Offer]]
 ) -> tuple[KnownTask, ...]:
-    """Predict the open tasks, race and record the best predictions, and choose again, by what is measured then.
-
-    What compatible devices offer is raced before predictions.
-
-    A task of which nothing was measured, as the time was over or nothing ran, gets a prediction that is right.
-    """
+    """Predict the open tasks, race and record what compatible devices offer and the best predictions, and choose again.
+    A task of which nothing was measured, as the time was over or nothing ran, gets a prediction that is right."""
     whole = _whole(known)
     looked = await asyncio.gather(
         *(_predict(context, each, looks(each.task, whole, policy), policy) for each in known if each.open)
@@ -293,7 +279,6 @@ def _with_offers(prediction: Prediction, offers: Sequence[Offer]) -> Prediction:
 async def _measure(
     context: Context, looked: Sequence[tuple[KnownTask, Prediction]], policy: FillPolicy
 ) -> list[tuple[KnownTask, Prediction]]:
-    """Race the best picks of each task, the most urgent tasks first, and record them."""
     end = time.monotonic() + policy.seconds
     turns = asyncio.Semaphore(len(context.runtime.workers(Role.BUILDER)) + 1)  # one is measured while others build
 
@@ -312,7 +297,6 @@ async def _measure(
 
 
 async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate]) -> int:
-    """Race candidates and record them all; return how many were raced."""
     record = partial(_record, context, task)
     reference: Artifact
     built: list[BuiltCandidate]
@@ -344,10 +328,8 @@ async def _record(
 
 
 def heavy(task: Task) -> bool:
-    """Return whether a task's weights do not stay in a core's own cache until the network's next run.
-
-    A race leaves them there; in the network they come from memory, and other candidates may be the fastest.
-    """
+    """A race leaves a task's weights in a core's own cache; where they come from memory in the network, other
+    candidates may be the fastest."""
     return max((4 * spec.size for spec in task.workload.input_specs[1:]), default=0) >= _HEAVY_BYTES
 
 
@@ -359,7 +341,6 @@ async def _far_ahead(context: Context, task: Task, best_s: float) -> bool:
 
 
 async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant], reference: Artifact) -> None:
-    """Time those that may win once more, in turns, with weights from memory."""
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, None, _ROUNDS)
     records = [

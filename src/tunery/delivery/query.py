@@ -19,11 +19,8 @@ _ENOUGH_ACCOUNTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the store knows of a network: one choice per task, and what it holds but did not use, with reasons.
-
-    `open` are the keys of tunable tasks that were neither searched nor predicted. `nothing` says why no task has a
-    record that may be delivered, where none has.
-    """
+    """What the store knows of a network. `open` are the keys of tunable tasks that were neither searched nor
+    predicted."""
 
     network: Network
     target: Target
@@ -37,10 +34,7 @@ class Answer:
 
 
 async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
-    """Return the best verified records for a model on this device; with a `policy`, predicted schedules beside them.
-
-    What was measured on a compatible device is named as such; it is verified here only with a `policy`.
-    """
+    """What was measured on a compatible device is named as such; it is verified here only with a `policy`."""
     imported = await work.model()
     known = await fill(work, imported.tasks, policy)
     expected = await _forecast(work, imported, known)
@@ -75,10 +69,8 @@ async def _forecast(work: Work, imported: ImportedModel, known: Sequence[KnownTa
 
 
 def _history(store: Store, job_id: str, dialect: str) -> list[JobStatus]:
-    """Return the jobs that a forecast goes by: those of the account that asks, if it has tuned anything.
-
-    Else it goes by all, if they are of so many accounts that none of them can be told.
-    """
+    """Return the jobs that a forecast goes by: those of the account that asks, if it has tuned anything; else all, if
+    they are of so many accounts that none of them can be told."""
     try:
         asks = str(store.job(job_id).request.get("queue_owner", ""))
     except NothingFoundError:  # this machine's user, in their own process
@@ -92,7 +84,6 @@ def _history(store: Store, job_id: str, dialect: str) -> list[JobStatus]:
 
 
 def skipped_lines(skipped: Iterable[tuple[str, Skipped]], names: Mapping[str, str]) -> list[str]:
-    """Say for each reason how many records were not used, and of which tasks; `names` has the tasks' names by key."""
     counts: dict[tuple[str, str], int] = {}
     tasks: dict[tuple[str, str], list[str]] = {}
     for key, why in skipped:

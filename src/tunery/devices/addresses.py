@@ -7,10 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def room_for_addresses() -> Iterator[None]:
-    """Let the driver take addresses beyond this process's limit, which is higher by as much afterwards.
-
-    It takes some for all memory of the GPU and of the host, and hardly any memory.
-    """
+    """The driver takes some addresses for all memory of the GPU and of the host, and hardly any memory: the process's
+    limit is higher by as much afterwards."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         yield

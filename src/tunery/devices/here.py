@@ -28,17 +28,13 @@ print("\\n" + sys.argv[2] + json.dumps(found), flush=True)
 
 
 def devices_here() -> tuple[list[DeviceDescription], dict[str, str]]:
-    """Return the devices that can be measured on here, the processor first; and why other kinds cannot, by kind."""
     looked = _look_at(accelerators())
     found = [one for one in looked.values() if isinstance(one, DeviceDescription)]
     return [open_device("cpu").describe(), *found], {kind: one for kind, one in looked.items() if isinstance(one, str)}
 
 
 def _look_at(kinds: Sequence[str]) -> dict[str, DeviceDescription | str]:
-    """Return the device of each kind, or why there is none.
-
-    Each is opened in a process of its own: a driver starts threads, takes memory, and may crash or hang.
-    """
+    """Each is opened in a process of its own: a driver starts threads, takes memory, and may crash or hang."""
     found: dict[str, DeviceDescription | str] = {}
     looking: dict[str, subprocess.Popen[str]] = {}
     until = time.monotonic() + _LOOK_S

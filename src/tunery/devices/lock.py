@@ -14,12 +14,9 @@ _POLL_S = 0.02
 
 
 class DeviceLock:
-    """A file lock that any number of measurements of this process hold together.
-
-    Builds and proposals of other processes go on meanwhile; the kernel lets go for a process that dies. Processes take
-    turns: whoever wants in goes through a gate, a second file, and a process that waits for the others to end keeps it
-    shut, so that nobody of theirs joins in its stead.
-    """
+    """A file lock that any number of measurements of this process hold together; the kernel lets go for a process that
+    dies. Processes take turns: whoever wants in goes through a gate, a second file, and a process that waits for the
+    others to end keeps it shut, so that nobody of theirs joins in its stead."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._gate = path, path.with_suffix(".gate")
@@ -28,7 +25,6 @@ class DeviceLock:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Wait until no other process measures, and keep it so until the block ends."""
         gate = await _locked(self._gate)
         try:
             if not self._holders:

@@ -93,7 +93,6 @@ _KINDS = {"seconds": "time", "trials": "trials", "money": "money", "joules": "en
 
 
 def _cut(text: str) -> str:
-    """Return a text for a message, without what nobody would read."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 

@@ -33,7 +33,6 @@ class DeviceDescription:
         return str(self.facts.get("reason", ""))
 
     def as_facts(self) -> Mapping[str, Any]:
-        """Return all of it as one flat mapping, as a store keeps it."""
         return {"kind": self.kind, "name": self.name, "cores": len(self.cores), **self.facts}
 
 
@@ -109,7 +108,6 @@ class HostFacts:
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what others rely on."""
         if not (1 <= self.granted <= len(self.cores) and self.memory_bytes > 0 and math.isfinite(self.clock_s)):
             raise ValueError("no host has such cores, memory and time")
 
@@ -146,7 +144,6 @@ class Environment:
         return Environment(forbidden=self.libraries)
 
     def measuring(self) -> "Environment":
-        """Return the environment of a worker that only runs what others have compiled."""
         return self if self.measuring_preload is None else replace(self, python="", preload=self.measuring_preload)
 
     def preloading(self, *modules: str) -> "Environment":

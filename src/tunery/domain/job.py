@@ -74,7 +74,6 @@ class TaskState:
 
     @property
     def tried(self) -> bool:
-        """Whether a candidate was built by this job at least."""
         return any(self.outcomes[o] for o in self.outcomes if o != Outcome.FILTERED)
 
 

@@ -181,13 +181,10 @@ class Contender:
 
 
 def best_first(contenders: Sequence[Contender]) -> list[int]:
-    """Return the contenders' indices, best first.
-
-    Those whose interval of the median overlaps that of the fastest are tied with it, if their median lies within half
-    a percent too, the baseline's within 25 %. They come first: the baseline, then the others by key; then the rest by
-    median, by key where equal. So the same samples give the same order in any order of the contenders, and a candidate
-    that cannot be told from the baseline does not replace it.
-    """
+    """Return the contenders' indices, best first. Those whose interval of the median overlaps that of the fastest are
+    tied with it, if their median lies within half a percent too, the baseline's within 25 %. They come first: the
+    baseline, then the others by key; then the rest by median. So the same samples give the same order in any order of
+    the contenders, and a candidate that cannot be told from the baseline does not replace it."""
     intervals = [interval(contender.samples_s) for contender in contenders]
     by_median = sorted(range(len(contenders)), key=lambda i: (intervals[i][1], contenders[i].key))
     if not by_median:

@@ -111,7 +111,6 @@ class Network:
 
 
 def merged_network(networks: Sequence[Network]) -> Network:
-    """Return the network of one model for several bindings of its shapes."""
     return replace(
         networks[0],
         digest=digest(*(network.digest for network in networks)),

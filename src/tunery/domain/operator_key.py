@@ -176,7 +176,6 @@ def number(value: float, dtype: str = "float32") -> str:
 
 
 def _shortest(value: float) -> float:
-    """Return the number with the fewest digits that is the same in float32."""
     if not math.isfinite(value):
         return value
     import struct
@@ -194,7 +193,6 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def _plain(value: str) -> str:
-    """Return a shape without leading zeros, and anything else as it is."""
     return "x".join(str(int(size)) for size in value.split("x")) if _SHAPE.fullmatch(value) else value
 
 

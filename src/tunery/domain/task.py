@@ -80,7 +80,6 @@ class Task:
 
 
 def merged_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
-    """Return each of the tasks once, with the sum of its calls; the one that computes most comes first."""
     merged: dict[str, Task] = {}
     for task in tasks:
         known = merged.get(task.key)

@@ -13,11 +13,8 @@ from tunery._errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """One stage that could run now.
-
-    `needs` are amounts of named resources; `size` is the units of work in it (for example candidates in a batch) and
-    scales its predicted duration; `affinity` names the one worker it may run on, which runs one stage at a time.
-    """
+    """One stage that could run now. `size` is the units of work in it (candidates in a batch) and scales its predicted
+    duration; `affinity` names the one worker it may run on, which runs one stage at a time."""
 
     stage_id: str
     job_id: str
@@ -31,9 +28,7 @@ class StageRequest:
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
     """A job joins. Its share grows with `weight` (0.01 to 100) and doubles with each step of `priority` (0 to 10).
-
-    `planned` is how many units of work (candidates) it will want in all, 0 if unknown.
-    """
+    `planned` is how many units of work it will want in all, 0 if unknown."""
 
     at_s: float
     job_id: str
@@ -111,10 +106,8 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CapacityChanged:
-    """A resource shrinks or grows: foreign load takes cores, memory gets tight, a device joins or leaves.
-
-    Running stages go on. Stages that no longer fit wait; they are refused only if they exceed all it ever had.
-    """
+    """A resource shrinks or grows: foreign load takes cores, memory gets tight, a device joins or leaves. Running
+    stages go on; stages that no longer fit wait, and are refused only if they exceed all it ever had."""
 
     at_s: float
     resource: str
@@ -184,12 +177,10 @@ _KINDS: dict[str, type[Any]] = {
 
 
 def to_json(record: Event | Decision) -> dict[str, Any]:
-    """Return an event or a decision as plain data; floats survive JSON exactly."""
     return {"is": type(record).__name__, **dataclasses.asdict(record)}
 
 
 def from_json(data: Mapping[str, Any]) -> Event | Decision:
-    """Read what `to_json` wrote."""
     fields = {key: value for key, value in data.items() if key != "is"}
     kind = _KINDS.get(str(data.get("is")))
     if kind is None:
@@ -228,7 +219,6 @@ class EventLog:
 
     @classmethod
     def read(cls, lines: Iterable[str]) -> EventLog:
-        """Read what `lines` wrote."""
         log: EventLog | None = None
         for number, line in enumerate(lines, 1):
             try:

@@ -8,12 +8,9 @@ Needs = tuple[tuple[str, int], ...]
 
 
 class Capacities:
-    """What is free now, what runs until when.
-
-    `capacity` is the present amount of each resource, `ceiling` the most it ever had. A free amount is negative while a
-    resource that shrank is still held by stages started before. `changed` names the resources of which more or less is
-    free than when a strategy last emptied it.
-    """
+    """What is free now, what runs until when; `ceiling` is the most there ever was of a resource. A free amount is
+    negative while a resource that shrank is still held by stages started before. `changed` names the resources of which
+    more or less is free than when a strategy last emptied it."""
 
     def __init__(self, resources: Resources) -> None:
         self.capacity = dict(resources)
@@ -31,7 +28,6 @@ class Capacities:
         return True
 
     def missing(self, needs: Needs) -> str | None:
-        """Return why `needs` can never be met, None if it can."""
         for name, amount in needs:
             if name not in self.ceiling:
                 known = ", ".join(sorted(self.ceiling))
@@ -62,7 +58,6 @@ class Capacities:
             del ends[index]
 
     def resize(self, name: str, capacity: int) -> None:
-        """Set a resource's capacity; a new name adds a resource."""
         self.free[name] = self.free.get(name, 0) + capacity - self.capacity.get(name, 0)
         self.capacity[name] = capacity
         self.ceiling[name] = max(capacity, self.ceiling.get(name, 0))
@@ -84,7 +79,6 @@ class Capacities:
         return when
 
     def free_at(self, name: str, at_s: float) -> int:
-        """Return how much of a resource is expected to be free at `at_s` if nothing else starts."""
         free = self.free[name]
         for end_s, _, amount in self._ends[name]:
             if end_s > at_s:
@@ -93,14 +87,12 @@ class Capacities:
         return free
 
     def share(self, needs: Needs) -> float:
-        """Return the dominant share of `needs`, 0 to 1 (Ghodsi et al., NSDI 2011)."""
         share = 0.0
         for name, amount in needs:
             share = max(share, amount / (self.ceiling[name] or 1))
         return share
 
     def validate(self) -> None:
-        """Check that free, held and capacity add up."""
         for name, capacity in self.capacity.items():
             held = sum(entry[2] for entry in self._ends[name])
             if self.free[name] + held != capacity:

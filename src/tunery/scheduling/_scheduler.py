@@ -59,11 +59,8 @@ class Scheduler:
         self._out: list[Decision] = []
 
     def handle(self, *events: Event) -> list[Decision]:
-        """Take in what happened and return what to do now.
-
-        Events that happen together (a stage ends, its successor is ready) are best given together: the decisions then
-        know of all of them.
-        """
+        """Events that happen together (a stage ends, its successor is ready) are best given together: the decisions
+        then know of all of them."""
         self._out = []
         for event in events:
             if event.at_s < math.inf:
@@ -76,7 +73,6 @@ class Scheduler:
 
     @classmethod
     def replay(cls, log: EventLog) -> Scheduler:
-        """Run a recorded log again and return the scheduler in its final state."""
         scheduler = cls(log.resources, log.strategy)
         for number, entry in enumerate(log.entries):
             decisions = tuple(scheduler.handle(*entry.events))
@@ -93,11 +89,9 @@ class Scheduler:
         return self._pool.free[resource]
 
     def capacity(self, resource: str) -> int:
-        """Return how much there is of a resource now, free or not."""
         return self._pool.capacity[resource]
 
     def validate_state(self) -> None:
-        """Check every invariant of the state."""
         self._pool.validate()
         for stage_id, stage in self._stages.items():
             job = stage.job
@@ -275,7 +269,6 @@ class Scheduler:
             self._offer_next(stage.request.affinity)
 
     def _queue(self, stage: Stage) -> None:
-        """Offer a ready stage to the strategy, or let it wait for its worker."""
         stage.state = StageState.HELD
         if stage.job.paused:
             return
@@ -287,7 +280,6 @@ class Scheduler:
         self._offer_next(worker)
 
     def _unqueue(self, stage: Stage) -> None:
-        """Take a ready stage out of all queues."""
         if stage.state is not StageState.OFFERED:
             stage.state = StageState.GONE if not stage.job.paused else StageState.HELD
             return

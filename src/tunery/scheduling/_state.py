@@ -20,11 +20,9 @@ class StageState(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class ScheduledJob:
-    """A job that may submit stages.
-
-    `rest` is what it is predicted to need still of the resource that it needs most, in seconds of all of that resource,
-    divided by its share; `alone_s` is how long it would still take with the machine to itself.
-    """
+    """A job that may submit stages. `rest` is what it is predicted to need still of the resource that it needs most, in
+    seconds of all of that resource, divided by its share; `alone_s` is how long it would take with the machine to
+    itself."""
 
     asked: JobSubmitted
     order: int
@@ -43,7 +41,6 @@ class ScheduledJob:
 
     @property
     def share(self) -> float:
-        """The job's weight with its priority: what its use of resources is divided by."""
         return float(self.asked.weight * 2.0**self.asked.priority)
 
 
@@ -73,10 +70,8 @@ class Stage:
 
 
 class Lane:
-    """The stages that may only run on one worker: at most one of them runs, at most one is offered.
-
-    Jobs take turns; a job's stages go in the order in which they became ready.
-    """
+    """The stages that may only run on one worker: at most one of them runs, at most one is offered. Jobs take turns; a
+    job's stages go in the order in which they became ready."""
 
     def __init__(self) -> None:
         self.busy: Stage | None = None

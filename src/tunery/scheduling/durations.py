@@ -31,10 +31,8 @@ class _Recent:
 
 class Durations:
     """Running quantiles of seconds per unit of work, by (kind, sort) and by kind; a sort is a task kind on a device.
-
-    The own sort's observations answer; without any those of other sorts of the kind, then one second.
-    Windows are short, so a machine that slows down is followed.
-    """
+    The own sort's observations answer; without any those of other sorts, then one second. Windows are short, so a
+    machine that slows down is followed."""
 
     def __init__(self) -> None:
         self._recent: dict[tuple[str, str] | tuple[str], _Recent] = {}

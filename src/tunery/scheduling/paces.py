@@ -48,12 +48,8 @@ def _warn(host: str, said: str) -> None:
 
 
 class Paces:
-    """How long builds take on each host, and how often hosts were lost with builds.
-
-    Each build is compared with what builds for tasks of its kind took on any host: these differ in length by far more
-    than equal hosts do. `named` hears of a host that becomes slow or unsteady, and how: by default it is written to the
-    log.
-    """
+    """How long builds take on each host, and how often hosts were lost with builds. Each build is compared with what
+    builds for tasks of its kind took on any host: these differ in length by far more than equal hosts do."""
 
     def __init__(self, named: Callable[[str, str], None] = _warn) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -75,24 +71,19 @@ class Paces:
         self._name(host, seen)
 
     def pace(self, host: str) -> float:
-        """Return how many times as long as on the fastest host a build takes there; 1 unless it is clearly slower.
-
-        A host that was lost with a build counts as twice as slow, for each time, until builds succeed there again.
-        """
+        """Return how many times as long as on the fastest host a build takes there; 1 unless it is clearly slower. A
+        host that was lost with a build counts as twice as slow, for each time, until builds succeed there again."""
         seen, slower = self._seen.get(host, _Seen()), self._slower(host)
         return min((slower if slower >= _SLOW else 1.0) * math.pow(2.0, seen.losses), _MOST)
 
     def _slower(self, host: str) -> float:
-        """Return how many times as long as on the fastest host builds took there; 1 before there are enough of them."""
         means = {name: seen.against_usual for name, seen in self._seen.items()}
         known = {name: mean.value for name, mean in means.items() if mean.count >= _ENOUGH}
         return math.exp(known[host] - min(known.values())) if host in known else 1.0
 
     def first_free(self, loads: Mapping[str, HostLoad]) -> str:
-        """Return the host where another build would end first; of equals the one with most room for its size.
-
-        Of those that have as much, the one that has been faster, however little.
-        """
+        """Return the host where another build would end first; of equals the one with most room for its size, then the
+        faster."""
 
         def rank(host: str) -> tuple[float, float, float]:
             load, took = loads[host], self._seen.get(host, _Seen()).against_usual.value
@@ -101,21 +92,17 @@ class Paces:
         return min(loads, key=rank)
 
     def overdue(self, loads: Mapping[str, HostLoad]) -> str | None:
-        """Return the host of which a build that waits would end sooner on another one, which has room for it now.
-
-        None where there is none; of several, the one where the last build would end last.
-        """
+        """Return the host of which a build that waits would end sooner on another one, which has room for it now; of
+        several, the one where the last build would end last."""
         open_s = min((self.pace(host) for host, load in loads.items() if load.free > load.waiting), default=math.inf)
         full = [host for host, load in loads.items() if load.waiting and load.free <= 0]
         ends = {host: self._ends(host, loads[host], loads[host].waiting) for host in full}
         return max((host for host in full if ends[host] > open_s), key=ends.__getitem__, default=None)
 
     def _ends(self, host: str, load: HostLoad, place: int) -> float:
-        """Return when the build at a place in a host's queue, 1 for the next, would end, in builds of the fastest."""
         return self.pace(host) * (1.0 + max(0, place - load.free) / load.builders)
 
     def remark(self, host: str) -> str:
-        """Say what is wrong with a host that is given less; "" for all others."""
         if (pace := self.pace(host)) < _SLOW:
             return ""
         why = "it was lost with builds" if self._seen[host].losses >= 1 else f"a build takes {pace:.1f} times as long"

@@ -20,11 +20,8 @@ ACTIVE, DISABLED, DELETED = "active", "disabled", "deleted"
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """An account: what it may do (`role`), and its share of the machines (`weight`, `priority`).
-
-    `month_money` is how much its jobs may cost in a calendar month (None: no limit), `upload_bytes` how much it may
-    keep uploaded (None: what the service allows everybody).
-    """
+    """An account and its share of the machines. `month_money` is how much its jobs may cost in a calendar month (None:
+    no limit), `upload_bytes` how much it may keep uploaded (None: what the service allows everybody)."""
 
     name: str
     role: str
@@ -37,10 +34,8 @@ class StoredAccount:
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
-    """A token of an account: the SHA-256 of its text, its role, and when it ends (database's clock; None: never).
-
-    `made_by` is the digest of the token of the same account that made it ("": none did), with which it ends.
-    """
+    """A token of an account: the SHA-256 of its text, and when it ends (database's clock; None: never). `made_by` is
+    the digest of the token of the same account that made it ("": none did), with which it ends."""
 
     digest: str
     account: str
@@ -84,15 +79,12 @@ class Accounts:
         return [_account(row) for row in self._rows(query)]
 
     def get(self, name: str) -> StoredAccount:
-        """Return an account."""
         rows = self._rows(sa.select(_accounts).where(_accounts.c.name == name))
         if not rows:
             raise NothingFoundError(f"there is no account {name!r}")
         return _account(rows[0])
 
     def create(self, account: StoredAccount) -> None:
-        """Store a new account."""
-
         def insert(connection: Connection) -> None:
             if connection.execute(sa.select(_accounts).where(_accounts.c.name == account.name)).first():
                 raise UsageError(f"there is or was an account {account.name!r} already; choose another name")
@@ -102,10 +94,8 @@ class Accounts:
         self._database.write(insert)
 
     def change(self, name: str, values: Mapping[str, Any], *, keep_one: str = "") -> StoredAccount:
-        """Change some of an account's fields, and return it; the last active one of a role that is to stay keeps it.
-
-        A deleted one loses its tokens and uploads.
-        """
+        """Change some of an account's fields; the last active one of a role that is to stay keeps it. A deleted one
+        loses its tokens and uploads."""
         change = sa.update(_accounts).where(_accounts.c.name == name).values(**values)
         keeps = sa.and_(_accounts.c.role == keep_one, _accounts.c.state == ACTIVE)
         holders = sa.select(_accounts.c.name).where(keeps).with_for_update()
@@ -158,8 +148,6 @@ class Accounts:
             raise NothingFoundError(f"there is no token {digest!r}")
 
     def who(self, digest: str) -> tuple[StoredAccount, StoredToken] | None:
-        """Return the account and the token of a digest; None where there is none, or it has ended."""
-
         def ask(connection: Connection) -> tuple[StoredAccount, StoredToken] | None:
             row = connection.execute(sa.select(_tokens).where(_tokens.c.digest == digest)).mappings().first()
             if row is None or (row["expires_at"] is not None and row["expires_at"] <= database_time(connection)):
@@ -179,7 +167,6 @@ class Accounts:
         self._database.write(insert)
 
     def upload(self, account: str, digest: str) -> Upload:
-        """Return what an account has uploaded under a digest."""
         query = sa.select(_uploads).where(_uploads.c.account == account, _uploads.c.digest == digest)
         rows = self._rows(query)
         if not rows:
@@ -187,12 +174,10 @@ class Accounts:
         return Upload(*(rows[0][name] for name in Upload.__dataclass_fields__))
 
     def uploads(self, account: str) -> list[Upload]:
-        """Return what an account has uploaded, oldest first."""
         query = sa.select(_uploads).where(_uploads.c.account == account).order_by(_uploads.c.created_at)
         return [Upload(*(row[name] for name in Upload.__dataclass_fields__)) for row in self._rows(query)]
 
     def drop_uploads(self, digests: Sequence[str], account: str | None = None) -> set[str]:
-        """Forget that an account, or anybody, has uploaded these; return those that nobody has any more."""
         mine = _uploads.c.digest.in_(digests)
         gone = mine if account is None else sa.and_(mine, _uploads.c.account == account)
 
@@ -210,7 +195,6 @@ class Accounts:
         )
 
     def audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
-        """Return what accounts have done, latest first, from before the entry of a number."""
         query = sa.select(_audit).order_by(_audit.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(_audit.c.id < before)
@@ -237,17 +221,13 @@ class MonthMoney:
 
     @property
     def left(self) -> float:
-        """What further work may cost."""
         return max(self.limit - self.used, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class MonthPart:
-    """What a job at work may cost with all its runs: `held` until it looks again, `most` if nothing changes.
-
-    `others` is how the month stands without it; those at work have equal parts of the rest. `earlier` is what it has
-    cost in the months before.
-    """
+    """What a job at work may cost with all its runs: `held` until it looks again, `most` if nothing changes. `others`
+    is how the month stands without it; those at work have equal parts of the rest."""
 
     others: MonthMoney
     earlier: float
@@ -263,17 +243,14 @@ class Months:
         self._rested: dict[str, tuple[tuple[float, int, float], float]] = {}
 
     def money(self, account: str, since: float) -> MonthMoney | None:
-        """Return how an account's month stands that began then; None where nothing limits it."""
         limit = self._limit(account)
         if limit is None:
             return None
         return self._database.read(lambda connection: self._money(connection, account, since, limit, ""))
 
     def hold(self, job_id: str, account: str, since: float, spent: float, ahead: float) -> MonthPart | None:
-        """Let a job at work, which has cost `spent`, hold a part of what is left: at most what it costs `ahead`.
-
-        A part is kept for one that begins. None where nothing limits the account.
-        """
+        """Let a job at work, which has cost `spent`, hold a part of what is left: at most what it costs `ahead`. A part
+        is kept for one that begins."""
         limit = self._limit(account)
         if limit is None:
             return None

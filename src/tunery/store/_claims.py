@@ -15,20 +15,14 @@ _table, _records = schema.claims, schema.records
 
 
 class Claims:
-    """The store's claims. A claim holds for as long as its job has a live owner, until its candidate is recorded.
-
-    `lost` tells of a job's row, in a transaction, whether another process has the job by now.
-    """
+    """The store's claims. A claim holds for as long as its job has a live owner, until its candidate is recorded."""
 
     def __init__(self, database: Database, lost: Callable[[RowMapping], bool]) -> None:
         self._database, self._lost = database, lost
 
     def take(self, task_key: str, provenance: Provenance, keys: Collection[str], job_id: str) -> set[str]:
-        """Claim candidates for a job, and return the keys of those that are its own to measure.
-
-        Not among them are those that a live job has claimed, and those that were raced under these conditions; a job
-        that went on in another process gets none.
-        """
+        """Claim candidates, and return the keys of those that are the job's to measure: no live job has claimed them,
+        and they were not raced under these conditions. A job that went on in another process gets none."""
         jobs = schema.jobs.c
         holder = sa.select(jobs.job_id, jobs.owner).where(jobs.job_id == job_id)
 
@@ -63,8 +57,6 @@ class Claims:
         return self._database.write(claim)
 
     def give_up(self, task_key: str, provenance: Provenance, keys: Collection[str], job_id: str) -> None:
-        """Let others measure what a job has claimed and will not measure."""
-
         def delete(connection: Connection) -> None:
             for some in batched(keys):
                 here = (*_here(task_key, provenance), _table.c.candidate_key.in_(some))

@@ -23,10 +23,8 @@ _ELSEWHERE = ""  # the host of a device that only imported records know
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """A device as a worker on `host` described it; `first_seen` and `last_seen` are times of the database's clock.
-
-    One that only imported records know is `elsewhere`: it has no host.
-    """
+    """A device as a worker on `host` described it. One that only imported records know is `elsewhere`: it has no
+    host."""
 
     fingerprint: str
     facts: Mapping[str, Any]
@@ -77,10 +75,8 @@ class Devices:
         return [*self.find(fingerprint)[:1], *self.compatible(fingerprint, facts)]
 
     def compatible(self, fingerprint: str, facts: Mapping[str, Any]) -> list[KnownDevice]:
-        """Return the other devices with the same type of processor, last seen first: one for each fingerprint.
-
-        They may differ in their number of cores, in their caches and in memory: what is fast there is likely fast here.
-        """
+        """Return the other devices with the same type of processor, last seen first: one for each fingerprint. They may
+        differ in their number of cores, in their caches and in memory: what is fast there is likely fast here."""
         others = (one for one in reversed(self.find()) if one.fingerprint != fingerprint and not one.elsewhere)
         found = {one.fingerprint: one for one in others}
         same = [one for one in found.values() if all(one.facts.get(name) == facts.get(name) for name in _TYPE)]
@@ -88,10 +84,7 @@ class Devices:
 
 
 def known_facts(connection: Connection, fingerprints: Collection[str]) -> dict[str, Any]:
-    """Return the stored facts of those devices that are known, in the order of their fingerprints.
-
-    Those of another fingerprint, which no worker of ours has told, are left out.
-    """
+    """Those of another fingerprint, which no worker of ours has told, are left out."""
     order = (_table.c.fingerprint, _table.c.host != _ELSEWHERE, _table.c.last_seen)
     rows = connection.execute(sa.select(_table.c.fingerprint, _table.c.facts).order_by(*order)).all()
     return {one: facts for one, facts in rows if one in fingerprints and fingerprint_of(plain(facts)) == one}
@@ -123,14 +116,11 @@ class Calibrations(Database):
         self.write(lambda connection: upsert(connection, _calibrations, row, replaced=["document"]))
 
     def calibration(self, device: str, dialect: str, threads: int) -> Calibration | None:
-        """Return what is known of a device (by its fingerprint), None if it was never calibrated so."""
         return next((c for c in self.calibrations(device) if (c.dialect, c.threads) == (dialect, threads)), None)
 
     def calibrations(self, device: str) -> list[Calibration]:
-        """Return all calibrations of a device, by dialect and threads.
-
-        One that cannot be read (of another version of tunery) is as good as none: the device is calibrated again.
-        """
+        """A calibration that cannot be read (of another version of tunery) is as good as none: the device is calibrated
+        again."""
         text = sa.cast(_calibrations.c.document, sa.Text)
         query = sa.select(text).filter_by(device=device).order_by(_calibrations.c.dialect, _calibrations.c.threads)
         found = []

@@ -34,7 +34,6 @@ class Events:
         self._database = database
 
     def append(self, kind: str, payload: Mapping[str, Any] | None = None, job_id: str = "") -> int:
-        """Store an event and return its number."""
         document = encode(payload or {})
 
         def insert(connection: Connection) -> int:
@@ -52,7 +51,6 @@ class Events:
         return [_event(row) for row in rows]
 
     def newest(self, job_ids: Collection[str]) -> dict[str, int]:
-        """Return the number of the latest event of each of some jobs, as far as they have one."""
         query = sa.select(_table.c.job_id, sa.func.max(_table.c.id)).where(_table.c.job_id.in_(job_ids))
         grouped = query.group_by(_table.c.job_id)
         return {row[0]: row[1] for row in self._database.read(lambda connection: connection.execute(grouped).all())}
@@ -64,15 +62,11 @@ class Events:
         return _event(row) if row else None
 
     def last(self) -> int:
-        """Return the number of the latest event, 0 if there is none."""
         latest = sa.select(sa.func.max(_table.c.id))
         return self._database.read(lambda connection: connection.execute(latest).scalar()) or 0
 
     def forget(self, before: float, but: Collection[str] = ()) -> int:
-        """Delete the events before a time of the database's clock, and return how many went; numbers are not reused.
-
-        Those of the kinds in `but` stay.
-        """
+        """Delete the events before a time of the database's clock, but for some kinds; numbers are not reused."""
         old = sa.delete(_table).where(_table.c.created_at < before, _table.c.kind.not_in(but))
         return self._database.write(lambda connection: connection.execute(old).rowcount)
 
@@ -82,10 +76,7 @@ def lost_job(job_id: str) -> LostJobError:
 
 
 def insert_event(connection: Connection, kind: str, payload: Mapping[str, Any], job_id: str) -> int:
-    """Insert an event (its payload encoded) inside a write transaction, and return its number.
-
-    On PostgreSQL numbers are drawn before transactions end. Holding a lock to the end keeps both in one order.
-    """
+    """On PostgreSQL numbers are drawn before transactions end. Holding a lock to the end keeps both in one order."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     row = {"job_id": job_id, "kind": kind, "payload": payload, "created_at": database_time(connection)}

@@ -30,12 +30,9 @@ class OtherVersionError(StoreError):
 
 
 class Jobs(Database):
-    """The store's jobs. An opened store is one owner: a job it has acquired cannot be acquired again, by anybody.
-
-    An owner that is silent for too long loses the job to whoever acquires it next. From then on it can change nothing
-    of the job, even after the next owner has let go of it. Each acquisition has a number of its own, a lease's, which
-    is larger than all before it: only the holder of a job's latest lease may change the job.
-    """
+    """The store's jobs. An opened store is one owner; one that is silent for too long loses a job to whoever acquires
+    it next, and can change nothing of it from then on. Each acquisition has a number of its own, a lease's, which is
+    larger than all before it: only the holder of a job's latest lease may change the job."""
 
     def __init__(self, url: URL, copy: sqlite3.Connection | None = None) -> None:
         super().__init__(url, copy)
@@ -43,7 +40,6 @@ class Jobs(Database):
         self._leases: dict[str, Owner] = {}
 
     def create_job(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus:
-        """Store a new job, queued and at work nowhere."""
         return self.create_job_once(request, new_job_id())[0]
 
     def create_job_once(
@@ -65,8 +61,6 @@ class Jobs(Database):
         return self.write(insert)
 
     def save_job(self, status: JobStatus) -> None:
-        """Store a job's state, spend, tasks and message; the time of the update is the store's."""
-
         def update(connection: Connection) -> None:
             row = _row(connection, status.job_id, self.place)
             mine, alive = self._leases.get(status.job_id), _live_owner(connection, row)
@@ -84,7 +78,6 @@ class Jobs(Database):
         return self.read(lambda connection: _status(connection, _row(connection, job_id, self.place)))
 
     def standing(self, job_ids: Collection[str]) -> dict[str, JobState]:
-        """Return the states of some jobs: of many at once, and without all else that is known of them."""
         columns = (_jobs.c.job_id, _jobs.c.state, _jobs.c.owner, _jobs.c.heartbeat_at)
         query = sa.select(*columns).where(_jobs.c.job_id.in_(job_ids))
         return self.read(lambda connection: {r["job_id"]: _state(connection, r) for r in _all(connection, query)})
@@ -95,8 +88,6 @@ class Jobs(Database):
         return {JobState(state): count for state, count in rows}
 
     def taken(self, job_id: str) -> bool:
-        """Say whether a live owner other than this opened store works on a job."""
-
         def ask(connection: Connection) -> bool:
             alive = _live_owner(connection, _row(connection, job_id, self.place))
             return alive is not None and not alive.same(self._leases.get(job_id))
@@ -112,10 +103,7 @@ class Jobs(Database):
         since: float | None = None,
         state: JobState | None = None,
     ) -> list[JobStatus]:
-        """Return the jobs, latest first: of one account, in a `state`, and those that come after the job `before`.
-
-        `before` is the `created_at` and the id of a job, `since` the earliest `created_at`.
-        """
+        """Return the jobs, latest first, that come after the job `before` (its `created_at` and id)."""
         query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id)
         if state in {JobState.RUNNING, JobState.STOPPED}:  # stopped: stored as running, by a process that is gone
             query = query.where(_jobs.c.state == JobState.RUNNING.value)
@@ -135,14 +123,12 @@ class Jobs(Database):
         return [status for status in found if state in {None, status.state}][:limit]
 
     def latest_changes(self, limit: int, account: str | None = None) -> list[tuple[str, float]]:
-        """Return the ids of the jobs that were created last, latest first, each with the time of its last update."""
         query = sa.select(_jobs.c.job_id, _jobs.c.updated_at).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id)
         if account is not None:
             query = query.where(_jobs.c.account == account)
         return self.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query.limit(limit))])
 
     def stamp(self, job_id: str) -> tuple[float, int]:
-        """Return what changes with all that is stored of a job: the time of its last update, and its newest event."""
         events = schema.events
         newest = sa.select(sa.func.max(events.c.id)).where(events.c.job_id == job_id).scalar_subquery()
         query = sa.select(_jobs.c.updated_at, newest).where(_jobs.c.job_id == job_id)
@@ -152,7 +138,6 @@ class Jobs(Database):
         return row[0], row[1] or 0
 
     def count_jobs(self, since: float, until: float, account: str | None = None) -> dict[str, int]:
-        """Return how many jobs each account, or one, has created between two times."""
         query = sa.select(_jobs.c.account, sa.func.count()).group_by(_jobs.c.account)
         query = query.where(_jobs.c.created_at >= since, _jobs.c.created_at < until)
         if account is not None:
@@ -160,10 +145,8 @@ class Jobs(Database):
         return {row[0]: row[1] for row in self.read(lambda connection: connection.execute(query).all())}
 
     def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:
-        """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns.
-
-        It is of the same account, which pays for it.
-        """
+        """Return the latest job of the same account that asks for the same (budget aside), is not over, and that no
+        live process owns."""
         query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state.not_in(_OVER))
         query = query.where(_jobs.c.account == str(request.get("queue_owner") or ""))
         query = query.order_by(_jobs.c.created_at.desc())
@@ -175,10 +158,8 @@ class Jobs(Database):
         return self.read(ask)
 
     def unfinished(self, known: Collection[str] = ()) -> tuple[list[JobStatus], set[str]]:
-        """Return the jobs that are queued, or were running in a process that is gone, oldest first.
-
-        Those that are `known` are not among them; the second set has the known ones that are neither any more.
-        """
+        """Return the jobs that are queued, or were running in a process that is gone, oldest first, without the
+        `known`; the second set has the known ones that are neither any more."""
         columns = (_jobs.c.job_id, _jobs.c.owner, _jobs.c.heartbeat_at)
         states = (JobState.QUEUED.value, JobState.RUNNING.value)
         query = sa.select(*columns).where(_jobs.c.state.in_(states)).order_by(_jobs.c.created_at, _jobs.c.job_id)
@@ -194,13 +175,10 @@ class Jobs(Database):
         return self.read(ask)
 
     def requests_to_do(self) -> list[Mapping[str, Any]]:
-        """Return the requests of the jobs that are at work, or wait, or may go on, whoever owns them."""
         query = sa.select(_jobs.c.request).where(_jobs.c.state.not_in((*_OVER, JobState.FAILED.value)))
         return self.read(lambda connection: list(connection.execute(query).scalars()))
 
     def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
-        """Add to a job's request what is known of it by now."""
-
         def update(connection: Connection) -> None:
             row = _row(connection, job_id, self.place)
             self._check_held(row)
@@ -219,7 +197,6 @@ class Jobs(Database):
             raise lost_job(row["job_id"])
 
     def check_version(self) -> None:
-        """Raise OtherVersionError while a process of another version of tunery works on a job of this store."""
         self.read(self._check_version)
 
     def _check_version(self, connection: Connection) -> None:
@@ -233,10 +210,7 @@ class Jobs(Database):
                 )
 
     def acquire_job(self, job_id: str) -> bool:
-        """Become the owner of a job, which is running from then on; False if it is over or a live process owns it.
-
-        Raises OtherVersionError as `check_version` does: two versions may not understand each other's jobs.
-        """
+        """Become the owner of a job, which is running from then on; False if it is over or a live process owns it."""
 
         def acquire(connection: Connection) -> Owner | None:
             self._check_version(connection)
@@ -260,8 +234,6 @@ class Jobs(Database):
         return None if owner is None else owner.lease
 
     def explain_job(self, job_id: str, why: str) -> None:
-        """Store why a queued job waits, unless it says so already or somebody works on it."""
-
         def update(connection: Connection) -> None:
             row = _row(connection, job_id, self.place)
             if row["state"] == JobState.QUEUED and not row["document"]["message"]:
@@ -271,11 +243,9 @@ class Jobs(Database):
         self.write(update)
 
     def announce_job(self, job_id: str) -> None:
-        """Say to all who follow `waiting_jobs` that a job is there to be acquired."""
         self.write(lambda connection: announce(connection, job_id))
 
     def heartbeat(self, job_id: str) -> bool:
-        """Say that the owner lives, every half minute or so; False if this store no longer owns the job: stop work."""
         return self._if_mine(job_id, lambda connection: {"heartbeat_at": database_time(connection)})
 
     def release_job(self, job_id: str, state: JobState) -> bool:
@@ -311,8 +281,6 @@ class Jobs(Database):
         return {row["job_id"] for row in _all(connection, query) if not asked[row["job_id"]].same(_owner(row))}
 
     def _if_mine(self, job_id: str, values: Callable[[Connection], Mapping[str, Any]]) -> bool:
-        """Change a job that this opened store owns; return whether it does."""
-
         def update(connection: Connection) -> bool:
             row = _row(connection, job_id, self.place)
             owner = self._leases.get(job_id)
@@ -339,10 +307,8 @@ def live_jobs(connection: Connection, job_ids: Collection[str]) -> set[str]:
 
 
 def identity(request: Mapping[str, Any]) -> str:
-    """Return the hash of what makes two requests the same job: everything but its limits, queue, store and options.
-
-    The options that count are in the request's `identity` too.
-    """
+    """Return the hash of what makes two requests the same job: everything but its limits, queue, store and options;
+    those that count are in the request's `identity`."""
     kept = {key: value for key, value in request.items() if key.partition("_")[0] not in _NOT_IDENTITY}
     return digest(canonical_json(encode(kept)))
 
@@ -352,7 +318,6 @@ def _update(connection: Connection, job_id: str, values: Mapping[str, Any]) -> N
 
 
 def _tell(connection: Connection, job_id: str, state: JobState, message: str = "") -> int:
-    """Add the event that a job is in another state now, and return its number."""
     return insert_event(connection, "state", {"state": state.value, "message": message}, job_id)
 
 

@@ -23,12 +23,8 @@ _OF_NOTHING = {**dict.fromkeys(("job_id", "task_key", "stage", "outcome", "curre
 @dataclass(frozen=True, slots=True)
 class Charge:
     """What `count` runs of a stage have cost; `joules` is None where unknown, `modelled` where they were not measured.
-
-    `money` (None where unknown) is an amount of `currency` at the prices of then. `helped` says that it went into
-    candidates that were the best of their task when they were measured. `task_key` is "" for work that belongs to the
-    whole network, `outcome` is one of Outcome's words or "". `host` is the name of the machine that did it, "" where
-    that is unknown, or several did.
-    """
+    `money` is at the prices of then. `helped` says that it went into candidates that were the best of their task when
+    they were measured. `task_key` is "" for the whole network; `host` is "" where several machines did it."""
 
     job_id: str
     task_key: str
@@ -66,7 +62,6 @@ class Ledger(Database):
         modelled: bool = False,
         count: int = 1,
     ) -> None:
-        """Charge one stage to a job; `add_record` takes charges too, so that record and cost are stored together."""
         self.charge_all(
             [Charge(job_id, task_key, stage, outcome, wall_s, core_s, device_s, joules, modelled, count)]
         )  # fmt: skip
@@ -77,10 +72,7 @@ class Ledger(Database):
         self.write(lambda connection: insert_charges(connection, rows))
 
     def ledger(self, job_id: str | None = None, *, account: str | None = None) -> list[Charge]:
-        """Return the sums by (job, task, stage, outcome, currency, helped, host), in that order.
-
-        They are of one job, of the jobs of an account, or of all.
-        """
+        """Return the sums by (job, task, stage, outcome, currency, helped, host), in that order."""
         table = schema.ledger
         group = [table.c[name] for name in ("job_id", "task_key", "stage", "outcome", "currency", "helped", "host")]
         query = sa.select(*group, *_sums(table))
@@ -94,20 +86,16 @@ class Ledger(Database):
         return [_charge(dict(row)) for row in rows]
 
     def ledger_sums(self) -> list[Charge]:
-        """Return the sums of all that was spent, by (stage, outcome); what they are of is "".
-
-        An open store reads each row once for it, but for the latest.
-        """
+        """Return the sums of all that was spent, by (stage, outcome). An open store reads each row once for it, but for
+        the latest."""
         return [*_summed(self._totals.read(self), ("stage", "outcome")).values()]
 
     def ledger_by_host(self) -> dict[str, Charge]:
         return {host: charge for (host,), charge in _summed(self._totals.read(self), ("host",)).items()}
 
     def usage(self, since: float, until: float, account: str | None = None) -> dict[str, list[Charge]]:
-        """Return what was charged to jobs between two times, by account, of one account or of all.
-
-        The sums are by (stage, outcome, currency, helped); their `job_id` and `task_key` are "".
-        """
+        """Return what was charged to jobs between two times, by account; the sums are by (stage, outcome, currency,
+        helped)."""
         jobs, table = schema.jobs, schema.ledger
         group = (jobs.c.account, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
         query = sa.select(*group, *_sums(table)).join(jobs, jobs.c.job_id == table.c.job_id)
@@ -123,10 +111,8 @@ class Ledger(Database):
 
 
 class _Totals:
-    """The sums of all rows by stage, outcome and host. Rows are only ever added, so most are read once.
-
-    Another process may commit a row after one with a larger number, but not after so many more.
-    """
+    """The sums of all rows by stage, outcome and host. Rows are only ever added, so most are read once. Another process
+    may commit a row after one with a larger number, but not after so many more."""
 
     _UNSETTLED = 10_000
 

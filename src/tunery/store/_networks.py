@@ -30,10 +30,7 @@ class Networks(Database):
         compiler: str,
         elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Remember a network and what `compiler` (an extractor) makes of it for `target`, for an earlier answer.
-
-        `elsewhere` says by node of the network why ONNX Runtime runs it.
-        """
+        """Remember a network and what `compiler` (an extractor) makes of it for `target`."""
         row = {"digest": network.digest, "document": encode(network)}
         place = {"network": network.digest, "target_key": target.key, "compiler": compiler}
         listed = [_listing(task) for task in tasks]
@@ -47,13 +44,9 @@ class Networks(Database):
         self.write(insert)
 
     def load_tasks(self, digest: str, target_key: str, compiler: str, *, programs: bool = True) -> list[Task] | None:
-        """Return what was extracted from the network with this digest, None if that was never done, or may not be used.
-
-        It may not where a program of it came by an import: the network itself gives it.
-
-        An empty list says that it was done and there is nothing to tune. Without `programs` every workload's program is
-        "": enough for counting, and read in a fraction of the time.
-        """
+        """Return what was extracted from the network; None if that was never done, or where a program of it came by an
+        import: the network itself gives it. Without `programs` every workload's program is "": enough for counting, and
+        read in a fraction of the time."""
         place = {"network": digest, "target_key": target_key, "compiler": compiler}
         query = sa.select(schema.extractions.c.document).filter_by(**place)
 
@@ -79,13 +72,11 @@ class Networks(Database):
         ]
 
     def load_elsewhere(self, digest: str, target_key: str, compiler: str) -> dict[str, str]:
-        """Return what `save_tasks` was told of nodes that ONNX Runtime runs."""
         place = {"network": digest, "target_key": target_key, "compiler": compiler}
         query = sa.select(schema.extractions.c.elsewhere).filter_by(**place)
         return dict(self.read(lambda connection: connection.execute(query).scalar()) or {})
 
     def owners(self) -> dict[str, tuple[str, ...]]:
-        """Return, by workload key, the sorted names of all networks that hold the workload, on whatever target."""
         return {key: tuple(sorted(set(found.values()))) for key, found in self.read(holders).items()}
 
     def network(self, digest: str) -> Network:
@@ -107,7 +98,6 @@ def _programs(connection: Connection, keys: Sequence[str]) -> dict[str, bytes]:
 
 
 def holders(connection: Connection) -> dict[str, dict[str, str]]:
-    """Return, by workload key, the names of all networks that hold the workload, by their digests."""
     extractions, networks = schema.extractions.c, schema.networks.c
     names = sa.select(networks.digest, networks.document)
     named = {digest: decode(Network, document).name for digest, document in connection.execute(names)}
@@ -120,10 +110,8 @@ def holders(connection: Connection) -> dict[str, dict[str, str]]:
 
 
 def insert_holders(connection: Connection, found: Mapping[str, Mapping[str, str]]) -> None:
-    """Remember which networks hold some workloads: `holders` as another store knew them.
-
-    They are listed for no target and no compiler: what `load_tasks` is asked for is all that a network holds.
-    """
+    """Remember which networks hold some workloads, as another store knew them. They are listed for no target and no
+    compiler: what `load_tasks` is asked for is all that a network holds."""
     names = {digest: name for networks in found.values() for digest, name in networks.items()}
     stubs = (Network(name, "", digest, "", (), (), 0) for digest, name in names.items())
     insert_new(connection, schema.networks, [{"digest": stub.digest, "document": encode(stub)} for stub in stubs])

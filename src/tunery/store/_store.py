@@ -67,14 +67,11 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
 
 
 class AsyncStore:
-    """An open store for coroutines; use it as a context manager, which leaves the store itself open.
-
-    Each call runs in a thread, so a slow disk or server stops no other coroutine. Writes are done one after the other,
-    in the order in which they were asked for; records that wait for their turn together share one commit. Reads and
-    heartbeats have threads of their own: neither waits for a write's turn. A call cannot be cancelled: what was begun
-    is done, and its caller gets the result. A cancellation that comes meanwhile is raised at the caller's next other
-    `await`. While a server is away, calls wait for it as long as it takes, and no longer once they are cancelled; in a
-    context with a `patience_s` they raise StoreAwayError by then.
+    """An open store for coroutines; as a context manager it leaves the store itself open. Writes are done in the order
+    in which they were asked for; records that wait for their turn together share one commit. Reads and heartbeats have
+    threads of their own. A call cannot be cancelled: what was begun is done, and a cancellation is raised at the
+    caller's next other `await`. While a server is away, calls wait for it as long as it takes, and no longer once they
+    are cancelled; in a context with a `patience_s` they raise StoreAwayError by then.
 
     Example:
         with AsyncStore(store) as calls:
@@ -93,7 +90,6 @@ class AsyncStore:
 
     @property
     def url(self) -> str:
-        """What `open_store` accepts to open this store again; a password is hidden."""
         return self._store.url
 
     @property
@@ -113,15 +109,11 @@ class AsyncStore:
         return cast("T", await self._written(work))
 
     async def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
-        """Do as `Store.add_records`, in its turn among the writes.
-
-        What is asked for like this while another write is under way shares one commit with its neighbours in the
-        queue. Nobody sees that: each is durable when its call returns, and where one cannot be stored the others are.
-        """
+        """Additions that wait while another write is under way share one commit with their neighbours in the queue.
+        Nobody sees that: each is durable when its call returns, and where one cannot be stored the others are."""
         return cast("int", await self._written(Addition(task, tuple(records), tuple(charges))))
 
     async def charge_all(self, charges: Iterable[Charge]) -> None:
-        """Do as `Store.charge_all`, with others as `add_records`."""
         await self._written(Addition(None, (), tuple(charges)))
 
     async def _written(self, work: "Callable[[Store], object] | Addition") -> object:
@@ -184,7 +176,6 @@ class AsyncStore:
         return waiting_jobs(self._store.address, look_s)
 
     def close(self) -> None:
-        """Wait for the calls that are under way, and end the threads. Closing twice is fine."""
         for threads in (self._heart, self._urgent, self._readers, self._writer):
             threads.shutdown()
 
@@ -241,7 +232,6 @@ def _add_together(store: Store, writes: "Sequence[_Write]") -> bool:
 
 
 def _copy(url: URL, *, keep: bool) -> sqlite3.Connection | None:
-    """Return a copy in memory of a store that cannot be written, where that is to be no error."""
     path = Path(url.database or "")
     if keep or url.get_backend_name() != "sqlite" or not is_read_only(path):
         return None
@@ -271,10 +261,8 @@ def open_store(url: str = "", *, create: bool = True, keep: bool = True) -> Stor
 
 
 def missing(url: str = "", *, keep: bool = True) -> Path | None:
-    """Return the file in which `open_store` would create a store; None where there is one, or it is no file.
-
-    With `keep` it must be a place that can be written.
-    """
+    """Return the file in which `open_store` would create a store; with `keep` it must be a place that can be
+    written."""
     place = resolve(url)
     path = Path(place.database or "")
     if place.get_backend_name() != "sqlite" or path.exists():

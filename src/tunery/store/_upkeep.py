@@ -40,8 +40,6 @@ class Upkeep(Database):
     """The store's housekeeping."""
 
     def stats(self) -> StoreStats:
-        """Count what is stored."""
-
         def count(connection: Connection) -> StoreStats:
             return StoreStats(
                 place=self.place,
@@ -59,7 +57,6 @@ class Upkeep(Database):
         return self.read(count)
 
     def stats_of(self, account: str) -> StoreStats:
-        """Count what an account's jobs have stored; the size is that of its records."""
         jobs, tasks = schema.jobs.c, schema.tasks.c
         own = _records.c.job_id.in_(sa.select(jobs.job_id).where(jobs.account == account))
         keys = sa.select(_records.c.task_key).where(own).distinct()
@@ -88,11 +85,8 @@ class Upkeep(Database):
 
     def prune(self, task_key: str | None = None, *, keep: int) -> int:
         """Delete all but the `keep` fastest candidates' records, the baselines and wrong results; return how many went.
-
         Candidates are ranked per task and provenance as `best` does, unverified ones behind verified ones, and imported
-        ones among themselves. What is
-        forgotten may be proposed and paid for again.
-        """
+        ones among themselves."""
         if keep < 0:
             raise UsageError(f"cannot keep {keep} candidates; write 0 or more")
         group = tuple(
@@ -119,10 +113,7 @@ class Upkeep(Database):
         return removed
 
     def rewind(self, moment: float) -> int:
-        """Delete the records that were made after a point in time, and return how many went.
-
-        What the store answers then is what it answered at that moment.
-        """
+        """Delete the records that were made after a point in time: the store answers what it answered then."""
         later = sa.delete(_records).where(_records.c.created_at > moment)
         return self.write(lambda connection: connection.execute(later).rowcount)
 

@@ -29,10 +29,8 @@ class PricedCharge:
 
 
 class Account:
-    """Prices charges and stores them, and knows what this run of the job has used so far.
-
-    A charge counts from the moment at which it is to be stored, so that nobody else pays for the same meanwhile.
-    """
+    """Prices charges and stores them, and knows what this run of the job has used so far. A charge counts from the
+    moment at which it is to be stored, so that nobody else pays for the same meanwhile."""
 
     def __init__(self, store: AsyncStore, job_id: str, runtime: Runtime, prices: Prices, power: Power) -> None:
         self.prices, self.power = prices, power
@@ -97,30 +95,24 @@ class Account:
             self._runtime.claim(-self._deferred.pop((candidate.task_key, candidate.key), 0.0))
 
     def core_s(self) -> float:
-        """Return the core-seconds of this run, with what is not billed yet."""
         return self._core_s + self._unbilled_s()
 
     def joules(self) -> float:
-        """Return the energy of this run, with what is not billed yet."""
         return self._joules + self.power.joules(self._unbilled_s())
 
     def machine_s(self) -> float:
         return self._part.time_s + (0.0 if self._closed else self._runtime.dispatch.machine.time_s(self._job_id))
 
     def _unbilled_s(self) -> float:
-        """Return the core-seconds of stages that have not ended, and of what nobody was charged for yet.
-
-        That is workers' starts, builds that wait for their races, and this process. Jobs that run at once each count
-        all of it until one of them settles: a limit is rather kept too early than exceeded.
-        """
+        """Return the core-seconds of stages that have not ended, of workers' starts, of builds that wait for their
+        races, and of this process. Jobs that run at once each count all of it until one of them settles: a limit is
+        rather kept too early than exceeded."""
         runtime, deferred_s = self._runtime, sum(self._deferred.values())
         return deferred_s + runtime.in_use(self._job_id) + runtime.unclaimed_core_s() + runtime.dispatch.own_s()
 
     async def settle(self) -> None:
-        """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did.
-
-        So is what no stage has held of the job's part of the machine.
-        """
+        """Charge what belongs to no stage: workers' starts, this process's own work since a job of it last did, and
+        what no stage has held of the job's part of the machine."""
         charges = (
             Charge(self._job_id, "", OVERHEAD, "", 0.0, self._runtime.unclaimed_core_s(), 0.0),  # of any host's workers
             Charge(self._job_id, "", MANAGE, "", 0.0, self._runtime.dispatch.own_s(), 0.0, host=platform.node()),
@@ -129,10 +121,8 @@ class Account:
         await self._settle_idle()
 
     async def reconcile(self, before: Spend) -> Spend:
-        """Return what earlier runs of the job have spent, by the ledger, which may have more than was stored.
-
-        What a run that was killed has paid the machine for and never wrote down is charged before.
-        """
+        """Return what earlier runs of the job have spent, by the ledger, which may have more than was stored. What a
+        run that was killed has paid the machine for and never wrote down is charged before."""
         rows = await self._store.read(lambda store: store.ledger(self._job_id))
         spent = charged(before, rows)
         rest = (before.money or 0.0) - (spent.money or 0.0)
@@ -142,7 +132,6 @@ class Account:
         return spent
 
     async def close(self) -> None:
-        """Settle, and charge what no stage was charged for of the job's part of the machine's time."""
         self._take()
         self._closed = True
         await self.settle()
@@ -166,7 +155,6 @@ class Account:
 
 
 def charged(spend: Spend, rows: Sequence[Charge]) -> Spend:
-    """Return what a job has spent by what it was charged for: `rows` of the ledger, in the money that it keeps."""
     currency = spend.currency or next((row.currency for row in rows if row.currency), "")
     stage_s: dict[str, float] = {}
     for row in (row for row in rows if row.wall_s):
@@ -184,17 +172,13 @@ def charged(spend: Spend, rows: Sequence[Charge]) -> Spend:
 
 
 def _sum(amounts: Iterable[float | None]) -> float | None:
-    """Add up what is known, None where nothing is."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if known else None
 
 
 class RunBudget:
     """The limits of a job read at this moment, in a run that `began` then (monotonic seconds) after `before` was spent.
-
-    `trials` are those of all runs, kept up to date by whoever counts them. Of a limit of time `reserve` is kept for
-    what follows: compiling, comparing, and the way back to the prompt.
-    """
+    Of a limit of time `reserve` is kept for what follows: compiling, comparing, and the way back to the prompt."""
 
     def __init__(  # noqa: PLR0917 - limits and what they count from
         self,
@@ -212,27 +196,22 @@ class RunBudget:
         self.correct(before)
 
     def correct(self, before: Spend) -> None:
-        """Take in what earlier runs have really spent."""
         self._before, self.trials = before, before.trials
 
     def limit_money(self, most: float, why: str = "") -> None:
-        """Let all runs cost no more than `most`, and than the job's own limit."""
         money = most if self._own.money is None else min(self._own.money, most)
         self.limits, self._why = replace(self._own, money=money), why
 
     def limited_by(self) -> str:
-        """Return why a limit beside the job's own ends it earlier than these, "" where none does."""
         left_s, own_s = self._seconds_left(self.limits), self._seconds_left(self._own)
         return "" if left_s is None or (own_s is not None and own_s <= left_s) else self._why
 
     @property
     def prices(self) -> Prices:
-        """The price sheet that money is counted by."""
         return self.account.prices
 
     @property
     def unit(self) -> Unit:
-        """What gains are weighed against: the unit of the job's own limits."""
         return unit_of(self._own)
 
     @property
@@ -254,13 +233,11 @@ class RunBudget:
         self._ended = time.monotonic()
 
     def left_s(self) -> float | None:
-        """Return how long this run may go on, None without a limit of time, money or energy."""
         left_s, until_s = self._seconds_left(self.limits), self.until_end_s()
         return left_s if left_s is None or until_s is None else min(left_s, until_s - self.reserve_s)
 
     def _seconds_left(self, limits: Plan) -> float | None:
-        """Return how long this run may go on within limits: energy is turned into time by the rate at which it was used
-        so far, money as if the job were alone."""
+        """Energy is turned into time by the rate at which it was used so far, money as if the job were alone."""
         total_s, joules = self._total_s(), self._joules()
         watts = max(joules / max(total_s, 1.0), 1e-3)
         left = []
@@ -280,7 +257,6 @@ class RunBudget:
         return (self._before.joules or 0.0) + self.account.joules()
 
     def _money(self) -> float:
-        """Return what all runs of the job cost: the machine, a part of it in this run, and electricity."""
         machine = self.prices.of_machine(self._cores * self.account.machine_s())
         return (self._before.money or 0.0) + machine + self.prices.of_energy(self.account.joules())
 
@@ -290,28 +266,23 @@ class RunBudget:
         return None if seconds is None else seconds - self._total_s()
 
     def whole_s(self) -> float:
-        """Return the seconds that the whole budget is worth at the rate so far, 0 where nothing limits the time."""
         left_s = self.left_s()
         return 0.0 if left_s is None else max(left_s + self._total_s(), 0.0)
 
     def spare_s(self, reserve_s: float, most: float = 0.5) -> float:
-        """Return how long the run may go on if `reserve_s`, at most the share `most` of the whole, are set aside."""
         left_s = self.left_s()
         return math.inf if left_s is None else left_s - min(reserve_s, most * self.whole_s())
 
     def trials_left(self, in_flight: int) -> int | None:
-        """Return how many more trials may be started, None for no limit."""
         return None if self.limits.trials is None else max(self.limits.trials - self.trials - in_flight, 0)
 
     def remaining(self) -> dict[str, float]:
-        """Return what is left of each limit, by the names in Plan; what was used in excess is negative."""
         limits, used = self.limits, (self._total_s(), float(self.trials), self._money(), self._joules())
         most = {"seconds": limits.seconds, "trials": limits.trials, "money": limits.money, "joules": limits.joules}
         pairs = zip(most.items(), used, strict=True)
         return {name: limit - amount for (name, limit), amount in pairs if limit is not None}
 
     def spend(self) -> Spend:
-        """Return what all runs have used, as far as it is known without the ledger."""
         return Spend(
             wall_s=self._total_s(),
             core_s=self._before.core_s + self.account.core_s(),

@@ -17,11 +17,8 @@ from tunery.tuning.learning import Learning
 
 @dataclass
 class Context:
-    """One job's means: what is done in its name is charged to it.
-
-    `trials` are the candidates tried on its tasks while it ran, at most `most_trials` (None: no limit), whichever job
-    paid for them. `cut_off` says that it is to wait for nobody any more.
-    """
+    """One job's means: what is done in its name is charged to it. `trials` are the candidates tried on its tasks while
+    it ran, whichever job paid for them. `cut_off` says that it is to wait for nobody any more."""
 
     job_id: str
     runtime: Runtime
@@ -55,10 +52,8 @@ class Context:
         device: bool = False,
         helped: bool = False,
     ) -> PricedCharge:
-        """Return the bill for all of what was used; `device` says whether its share of the device was held meanwhile.
-
-        `helped` says that it went into a candidate that was its task's best when it was measured.
-        """
+        """`device` says whether its share of the device was held meanwhile, `helped` that it went into a candidate that
+        was its task's best when it was measured."""
         device_s = used.wall_s * used.share if device else 0.0
         one = Charge(
             self.job_id, task_key, stage, outcome, used.wall_s, used.core_s, device_s,
@@ -107,10 +102,8 @@ async def call_build(
     *,
     deadline_s: float | None = None,
 ) -> Artifact | Measurement:
-    """Build a candidate on a worker that is held; return why not if it fails, or takes longer than a build may.
-
-    The artifact is there until it is discarded.
-    """
+    """Build a candidate on a worker that is held; return why not if it fails. The artifact is there until it is
+    discarded."""
     runtime = context.runtime
     deadline_s = BUILD_DEADLINE_S if deadline_s is None else deadline_s
     try:
@@ -132,7 +125,6 @@ async def build_one(context: Context, task: Task, candidate: Candidate) -> Artif
 
 
 async def baseline_candidates(context: Context, task: Task) -> tuple[Candidate, Candidate]:
-    """Return a task's reference and baseline, unbuilt."""
     async with stage(context, task, "build", Role.BUILDER, 0) as grant:
         found: tuple[Candidate, Candidate] = await context.runtime.call(
             grant.worker, "baselines", task, deadline_s=BUILD_DEADLINE_S, tries=2
@@ -154,11 +146,8 @@ async def race(
     deviation: float = 0.0,
     first_deadline_s: float | None = None,
 ) -> Measurement:
-    """Race a candidate on a measurer that is held, against `incumbent_s`, and check it against the reference.
-
-    `degree` says how many measurements share the device, `deviation` by which share that is expected to slow it.
-    Without `baseline_s` it may take `first_deadline_s`, where that is given.
-    """
+    """Race a candidate on a measurer that is held, against `incumbent_s`; `deviation` is the share by which the
+    `degree` measurements on the device are expected to slow it."""
     candidate, artifact = entrant
     # The reference is run first where its outputs are not cached: naive loops, up to seconds.
     deadline_s = RACE_DEADLINE_S + 20 * baseline_s if baseline_s else first_deadline_s or FIRST_RACE_DEADLINE_S

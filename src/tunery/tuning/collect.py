@@ -49,11 +49,8 @@ _TURNS = {"conv2d": 3, "matmul": 3, "depthwise": 2}
 
 @dataclass
 class CollectReport:
-    """What one run of the collection did; `left` tasks still want candidates.
-
-    `failed` says why models, by what they were called, and tasks, by name and the start of the key, could not be had.
-    `import_s` is what reading the networks took, `wall_s` everything after it.
-    """
+    """What one run of the collection did; `left` tasks still want candidates. `failed` says why models, by what they
+    were called, and tasks, by name and the start of the key, could not be had."""
 
     tasks: int = 0
     candidates: int = 0
@@ -72,10 +69,8 @@ class CollectReport:
 
 @dataclass(frozen=True, slots=True)
 class CollectPlan:
-    """What is collected: up to `per_task` candidates of up to `tasks` tasks of `models`.
-
-    Workloads that occur in a network of `hold_out` are left out, and with `kinds` operators of other kinds.
-    """
+    """What is collected. Workloads that occur in a network of `hold_out` are left out, and with `kinds` operators of
+    other kinds."""
 
     models: Sequence[str]
     tasks: int
@@ -94,12 +89,8 @@ async def collect(  # noqa: PLR0917 - what a job has
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> CollectReport:
-    """Measure candidates of many tasks within the request's budget, in the name of a job.
-
-    Tasks are spread over operator kinds, networks and sizes; what the store holds already is counted and not measured
-    again. A budget of time begins when the networks were read and measuring starts. Where the request's trimming does
-    not abandon, every candidate is sampled to the end.
-    """
+    """Measure candidates of many tasks within the request's budget, in the name of a job. What the store holds already
+    is counted and not measured again. A budget of time begins when the networks were read."""
     began, stop = time.monotonic(), stop or threading.Event()
 
     def read(one: Extracted) -> None:
@@ -173,10 +164,8 @@ def _untold(told: Observation) -> Observation:
 
 
 def spread(by_network: Mapping[str, Sequence[Task]], count: int) -> list[Task]:
-    """Return up to `count` tunable tasks: kinds take turns, and within a kind networks do, small and large alike.
-
-    The order matters: if the budget ends the collection, every kind has had its share.
-    """
+    """Return up to `count` tunable tasks: kinds take turns, and within a kind networks do, small and large alike. The
+    order matters: if the budget ends the collection, every kind has had its share."""
     seen: set[str] = set()
     kinds: dict[str, list[deque[Task]]] = defaultdict(list)
     for _, tasks in sorted(by_network.items()):
@@ -214,10 +203,7 @@ def _ends_first(ones: Sequence[Task]) -> list[Task]:
 def affordable(
     candidates: Sequence[Candidate], rows: Sequence[bytes], layout: Layout | None, model: CostModel | None
 ) -> list[Candidate]:
-    """Leave out most candidates whose build the model expects to take long: one in eight of a batch stays.
-
-    `layout` is that of the rows; without one there is no telling.
-    """
+    """Leave out most candidates whose build the model expects to take long: one in eight of a batch stays."""
     if model is None or layout is None or not candidates:
         return list(candidates)
     slow = model.build_cost(FeatureRows.read(rows, layout)) > np.log(_SLOW_BUILD_S)
@@ -231,10 +217,7 @@ def affordable(
 
 
 class Collector:
-    """Takes tasks one after another, a few at once, and fills each up to its number of candidates.
-
-    `cost_model` (serialised; None: none) is what candidates are chosen and filtered by.
-    """
+    """Takes tasks one after another, a few at once, and fills each up to its number of candidates."""
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
@@ -258,7 +241,6 @@ class Collector:
         self._began = 0.0
 
     async def run(self) -> CollectReport:
-        """Collect until the tasks or the budget are used up, or a stop is asked for."""
         self._began = time.monotonic()
         self._progress(f"{len(self._queue)} tasks, after {self.report.import_s:.0f} s of reading the networks")
         proposers = self._context.runtime.workers(Role.PROPOSER)
@@ -312,7 +294,6 @@ class Collector:
     async def _foresee_and_measure(
         self, task: Task, proposer: str, reference: Artifact, told: dict[str, Observation], quota: int
     ) -> int:
-        """Measure what a delivery without measuring would choose from, and return how many that was."""
         context, seed = self._context, self._context.seed + len(told)  # a resumed task looks elsewhere
         looks = min(quota, self._trials_left())
         self._in_flight += looks

@@ -50,13 +50,9 @@ _BASELINES, _WORTH_A_SEARCH = 0.25, 0.1  # of the budget
 
 class TuningJob:
     """Tunes the model of `work` within its budget, which counts from `began` (monotonic seconds; None: from now).
-
-    `device` is the one that the runtime's measurers have. `ending` says in which state a cancelled `run` leaves it.
-    `deliver` is what is done with what was reached, before the job ends and on its account; it returns what of that
-    went wrong. Of a job over several dialects this is a turn of one; `beside` are its tasks of others, and if it
-    `goes_on` another turn follows. Of a budget of time `reserve` is left for what follows, by the number of tasks that
-    are untried.
-    """
+    `ending` says in which state a cancelled `run` leaves it. `deliver` is done with what was reached, before the job
+    ends and on its account; it returns what of that went wrong. Of a job over several dialects this is a turn of one;
+    `beside` are its tasks of others, and if it `goes_on` another turn follows."""
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
@@ -106,22 +102,16 @@ class TuningJob:
 
     @property
     def planned(self) -> int:
-        """How many candidates it will try, 0 if only time limits it."""
         return self._limits.trials or 0
 
     def money(self) -> float:
-        """Return what all runs of the job have cost so far."""
         return self._allowance.spend().money or 0.0
 
     def limit_money(self, most: float, why: str = "") -> None:
-        """Let all runs of the job cost no more than `most`, and its message say `why` if that ends it.
-
-        What is left to its account may be less than its budget.
-        """
+        """What is left to its account may be less than its budget."""
         self._allowance.limit_money(most, why)
 
     async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
-        """Run to the end of the budget, or to a stop; the status is stored, after `worked`, and returned either way."""
         self._allowance.correct(await self._account.reconcile(self.status.spend))  # before this run is charged
         self.searches = await self._shared.join(self._context, self._work.model_read.tasks)
         weights = [task.weight for task in self._work.model_read.tasks]
@@ -166,7 +156,6 @@ class TuningJob:
         return self.status
 
     async def _nothing_right(self) -> str:
-        """Say that a user's own kernel is wrong, and how, if that is so."""
         network, states = self._work.model_read.network, self._reporter.states()
         if not network.program or not nothing_right_summary(network.name, states, ""):
             return ""
@@ -203,15 +192,12 @@ class TuningJob:
             goes_on = over.repeats(target=target)
 
     def _time_remains(self) -> bool:
-        """Return whether finals have left so much of what was set aside for them that a search pays."""
         left_s = self._allowance.left_s()
         return left_s is not None and not self._stop.is_set() and left_s > _WORTH_A_SEARCH * self._allowance.whole_s()
 
     async def _measure_baselines(self) -> None:
-        """Time the untuned kernels, the heaviest work first; while one is timed, the next are built.
-
-        Naive loops are slow: those that take more than a share of the budget are timed with their task's finals.
-        """
+        """Time the untuned kernels; while one is timed, the next are built. Naive loops are slow: those that take more
+        than a share of the budget are timed with their task's finals."""
         self._enter(Phase.BASELINE, f"0 of {len(self.searches)}")
         waiting, done = deque(self.searches), itertools.count(1)
         began_s, most_s = self._allowance.elapsed_s(), _BASELINES * self._allowance.whole_s()
@@ -228,11 +214,9 @@ class TuningJob:
         await together([some() for _ in range(_DEPTH)])
 
     async def _hold_finals(self, *, within: float | None) -> None:
-        """Time the best of each task once more, those first that the network spends most time in.
-
-        What would not end within the budget is left out; but the quickest is held where nothing would be verified else.
-        With `within` it ends as soon as the network is probably slower than that many times its target.
-        """
+        """Time the best of each task once more, those first that the network spends most time in. What would not end
+        within the budget is left out; but the quickest is held where nothing would be verified else. With `within` it
+        ends as soon as the network is probably slower than that many times its target."""
         due = [each for each in self._sums.weighted if each[0].finals_cost_s()]
         if not due:
             return
@@ -258,20 +242,16 @@ class TuningJob:
                 self._progress(f"{len(due)} of {len(due)}")
 
     def _fits(self, search: TaskSearch) -> bool:
-        """Return whether a task's finals would end within the budget, but for a fiftieth of it."""
         return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance.whole_s()
 
     def _worth_finals(self) -> bool:
-        """Return whether finals may end the job: the target is met by races, or so near that they may find it met.
-
-        They choose among more candidates than the races' best, and may hold less than was promised. But a look costs.
-        """
+        """Finals choose among more candidates than the races' best, and may hold less than was promised. But a look
+        costs."""
         if not self._sums.met(proven=False, within=_NEAR):
             return False
         return self._sums.met(proven=False) or self._look_pays()
 
     def _look_pays(self) -> bool:
-        """Return whether finals would take at most a fifth of the time since the last ones."""
         return self._state.look_pays(self._sums.finals_cost_s(), self._allowance.elapsed_s())
 
     def _about_end(self) -> str:
@@ -295,10 +275,7 @@ class TuningJob:
         )  # fmt: skip
 
     async def _in_time(self, work: Coroutine[None, None, bool]) -> bool:
-        """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up.
-
-        Return whether it was done.
-        """
+        """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up."""
         doing = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait([doing], timeout=_POLL_S))[0]:
@@ -310,10 +287,7 @@ class TuningJob:
             await asyncio.gather(doing, return_exceptions=True)
 
     async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> bool:
-        """Do one task's step, and return whether its turn came while there was budget.
-
-        A task whose own program cannot be built or run is left out, the others go on.
-        """
+        """A task whose own program cannot be built or run is left out, the others go on."""
         try:
             await work
         except WithdrawnError:
@@ -351,11 +325,9 @@ class TuningJob:
             await asyncio.gather(*running, return_exceptions=True)
 
     def _pause_s(self) -> float:
-        """Return when to look again at the latest: a limit is to end the search in time."""
         return min(_POLL_S, max(self._spare_s(), 0.01))
 
     def _next_batch(self, chooser: Chooser, *, idle: bool) -> "asyncio.Task[int] | None":
-        """Start a batch of the task that deserves it most, None if there is nothing to start now."""
         size = self._batch_size()
         standing = chooser.next(size) if size else None
         if standing is None and size and idle:
@@ -378,10 +350,8 @@ class TuningJob:
         return batch
 
     def _step(self, standing: TaskProgress) -> int:
-        """Return how many candidates a task's next batch may have: as many as it had, from a few on.
-
-        A network is as slow as the tasks that nobody has looked at yet: the more tasks, the shorter the first look.
-        """
+        """A network is as slow as the tasks that nobody has looked at yet: the more tasks, the shorter the first
+        look."""
         opening = max(_OPENING, self._limits.batch // 2 // len(self.searches))
         return min(self._limits.batch, max(opening, sum(standing.trials) + standing.trials_in_flight))
 
@@ -417,10 +387,8 @@ class TuningJob:
         return True
 
     def _spare_s(self) -> float:
-        """Return how long the phase may go on: to the end of the budget, less what is set aside for finals.
-
-        A first look at a task wins more than finals of another: what nobody has looked at is the compiler's default.
-        """
+        """A first look at a task wins more than finals of another: what nobody has looked at is the compiler's
+        default."""
         if self._state.phase is Phase.FINALS:
             return self._allowance.spare_s(0.0)
         cost_s = self._sums.finals_cost_s()
@@ -453,7 +421,6 @@ class TuningJob:
 
 
 def leave(store: Store, status: JobStatus) -> None:
-    """Store how a job stands, and let others have it."""
     store.save_job(status)
     if status.state is not JobState.RUNNING:  # else another turn follows
         store.release_job(status.job_id, status.state)

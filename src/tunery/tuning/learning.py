@@ -32,7 +32,6 @@ class InitialModel:
 
 
 def start_for(dialect: str, target: Target, compiler: str, device: DeviceDescription) -> InitialModel | None:
-    """Return the cost model to start from for a target on a device, None if there is none."""
     columns = device_columns(traits_of(device.as_facts()))
     bits = float(columns[0])
     made_by = get_dialect(dialect)
@@ -47,10 +46,7 @@ def start_for(dialect: str, target: Target, compiler: str, device: DeviceDescrip
 
 
 class Learning:
-    """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter.
-
-    `prior_tau` is what `base` has shown on tasks it had not seen, None where that is not known.
-    """
+    """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter."""
 
     def __init__(self, runtime: Runtime, name: str, base: str | None, prior_tau: float | None = None) -> None:
         self.model, self.version, self.prior_tau = base, 0, prior_tau
@@ -62,16 +58,13 @@ class Learning:
 
     @cached_property
     def failing(self) -> FailureModel:
-        """What learns which candidates do not even build or run."""
         return FailureModel(self._runtime.row_layout)
 
     @property
     def warm_start(self) -> bool:
-        """Whether searches start from what is known of other tasks."""
         return self._base is not None
 
     def add(self, task_key: str, told: Observation, row: bytes) -> None:
-        """Take in a result with its candidate's features, unless those are not known."""
         if row:
             good = told.outcome in {Outcome.OK, Outcome.ABANDONED} and told.latency_s
             latency_s = told.latency_s if good and told.latency_s else math.inf
@@ -80,7 +73,6 @@ class Learning:
             self.rows.append(LabelledRow(task_key, told.candidate.key, row, latency_s))
 
     def due(self) -> bool:
-        """Say whether there is enough that is new, and nobody learns it yet."""
         return not self._busy and len(self.rows) >= max(_AT, self._learned * _GROWTH)
 
     async def learn(self, job_id: str, pay: Callable[[Reservation], Awaitable[None]]) -> None:

@@ -32,10 +32,7 @@ class BuiltCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """How candidates are built: at most `chunk` of them on one builder, one after the other, each tried so often.
-
-    Each build may take `deadline_s`; None: what any build may.
-    """
+    """How candidates are built: at most `chunk` of them on one builder, one after the other."""
 
     deadline_s: float | None = None
     chunk: int = 4  # small enough that the pool ends together
@@ -43,7 +40,6 @@ class Builds:
 
 
 async def build_reference(context: Context, task: Task, deadline_s: float = BUILD_DEADLINE_S) -> Artifact:
-    """Build the unscheduled program of a task, which says what is right."""
     async with stage(context, task, "build", Role.BUILDER) as grant:
         reference, _ = await context.runtime.call(grant.worker, "baselines", task, deadline_s=deadline_s, tries=2)
         built = await call_build(context, task, grant.worker, reference, tries=2)
@@ -61,10 +57,7 @@ async def build_all(  # noqa: PLR0917 - what a batch of builds needs
     on_built: Callable[[BuiltCandidate], object] = lambda _: None,
     how: Builds = Builds(),
 ) -> list[BuiltCandidate]:
-    """Build candidates and return those that built.
-
-    Of each other one `on_failure` hears at once, and `on_built` of each of these.
-    """
+    """Build candidates and return those that built; `on_failure` hears at once of each other one."""
     built: list[BuiltCandidate] = []
 
     async def some(candidates: Sequence[Candidate]) -> None:
@@ -94,7 +87,6 @@ async def race_in_turn(
     *,
     best_s: float | None = None,
 ) -> list[Measurement]:
-    """Race candidates one after the other on one measurer, each against the best so far; return what each gave."""
     found: list[Measurement] = []
     async with stage(context, task, "measure", Role.MEASURER, len(built)) as grant:
         for one in built:

@@ -20,14 +20,12 @@ NO_TASKS = "nothing was tuned: ONNX Runtime runs all of the network, or it has n
 
 
 def too_little(needs_s: float) -> str:
-    """Say that there was no time to measure, and what the model needs besides."""
     return (
         f"nothing was measured: this model needs about {needs_s:.0f} s to read and compile here; give a larger --budget"
     )
 
 
 def nothing_right_summary(name: str, states: Sequence[TaskState], latest: str) -> str:
-    """Say that all that was tried of a user's own kernel is wrong, "" where something is right; `latest` is how."""
     failed = [task for task in states if task.best_s is None and (task.problem or task.tried)]
     if not failed:
         return ""
@@ -40,10 +38,6 @@ def nothing_right_summary(name: str, states: Sequence[TaskState], latest: str) -
 
 
 def latency_target_summary(target_s: float, latency_s: float | None, *, served: bool, unproven: int = 0) -> str:
-    """Say whether the latency target was met by what is verified; `served` says that nothing had to be tuned.
-
-    `unproven` are the tasks whose finals the budget left no time for.
-    """
     target = f"the latency target of {target_s * 1e3:.4g} ms"
     late = f", and no time was left for the finals of {unproven} tasks" if unproven else ""
     if latency_s is None:
@@ -72,12 +66,9 @@ def unreached_summary(
     outdated: int = 0,
     predicted: bool = False,
 ) -> str:
-    """Say how many tasks were not reached and what becomes of them, and why a resumed run found nothing.
-
-    `fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used. The
-    budget left no time for the finals of `unproven` tasks, which never had any, and of `outdated` ones, which were
-    searched on since theirs; `predicted` says that there is a cost model, which chooses for what was not reached.
-    """
+    """`fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used.
+    The budget left no time for the finals of `unproven` tasks, which never had any, and of `outdated` ones, which were
+    searched on since."""
     said = []
     if not fresh and earlier_s:
         used = f"earlier ones had used {earlier_s:.0f} s"
@@ -101,10 +92,7 @@ class NetworkEstimate:
         self.target_s = target_s
 
     def total_s(self, latency_s: Callable[[SearchState], float | None]) -> float | None:
-        """Return the sum over the tasks of one of their latencies, None while one is missing.
-
-        A task that gets no more trials counts with what it has reached.
-        """
+        """A task that gets no more trials counts with what it has reached."""
         total = 0.0
         for search, weight in self.weighted:
             value = latency_s(search.state)
@@ -120,19 +108,15 @@ class NetworkEstimate:
         return latency_s is not None and latency_s <= within * self.target_s
 
     def finals_due(self) -> int:
-        """Return how many tasks have finals to hold."""
         return sum(search.finals_cost_s() > 0.0 for search, _ in self.weighted)
 
     def finals_cost_s(self) -> float:
-        """Return the predicted seconds of all finals that are due."""
         return sum(search.finals_cost_s() for search, _ in self.weighted)
 
     def held_core_s(self) -> float:
-        """Return the core-seconds that workers were held for by all batches that are known."""
         return sum(cost.held_core_s for search, _ in self.weighted for cost in search.state.progress.costs)
 
     def outlook(self, cores: int, prices: Prices, seed: int, pace: float) -> tuple[Prospect, ...]:
-        """Return what more would probably buy, `pace` as in `budgets.outlook`; nothing while a task has no latency."""
         known = [(search, weight, search.state.best_s) for search, weight in self.weighted]
         if any(best_s is None for _, _, best_s in known):
             return ()
@@ -161,16 +145,13 @@ class Reporter:
         self._searched_s, self._held_before_s = 0.0, sums.held_core_s()
 
     def searched(self, seconds: float) -> None:
-        """Take in how long the job has searched."""
         self._searched_s += seconds
 
     def allocator(self) -> Allocator:
-        """Return what ranks the job's tasks by gain per cost."""
         allowance = self._allowance
         return Allocator([s.state.progress for s in self._searches], allowance.unit, allowance.prices)
 
     def progress(self, phase: Phase, current: str = "") -> Progress:
-        """Return how far the job is; `current` says it of the phase."""
         allowance, trials = self._allowance, self._context.trials
         allowance.trials = trials
         return Progress(
@@ -189,7 +170,6 @@ class Reporter:
         )
 
     def _left_s(self, phase: Phase) -> float | None:
-        """Return how long the job will probably go on: to the end of its budget, or of the finals."""
         finals_s, trials, limits = self._sums.finals_cost_s(), self._context.trials, self._allowance.limits
         left_s = self._allowance.left_s()
         if (until_end_s := self._allowance.until_end_s()) is not None and left_s is not None:
@@ -222,7 +202,6 @@ class Reporter:
         return max(self._searched_s * self._context.runtime.granted / held_s, 1.0) if held_s > 0 else 1.0
 
     def states(self) -> tuple[TaskState, ...]:
-        """Return how the job's tasks stand, with those that would get no trial now marked as preempted."""
         size, allocate = self._allowance.limits.batch, self._context.trimming.allocate
         preempted = self.allocator().preempted(size) if allocate else set[str]()
         states = [search.report(self._context.job_id) for search in self._searches]

@@ -25,11 +25,8 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """One run of a job: its phase, and what its finals have left open.
-
-    `tried_before` are the trials of earlier runs, `unproven` the keys of tasks whose finals did not fit into the
-    budget. `finals_at_s` is when finals were last held, or the search began, in seconds of the run.
-    """
+    """One run of a job. `unproven` are the keys of tasks whose finals did not fit into the budget, `finals_at_s` is
+    when finals were last held, or the search began, in seconds of the run."""
 
     phase: Phase = Phase.IMPORTING
     tried_before: int = 0
@@ -42,7 +39,6 @@ class RunState:
         return self.phase is Phase.IMPORTING
 
     def enter(self, phase: Phase, at_s: float) -> "RunState":
-        """Return the state in another phase; a search follows the baselines, and finals follow a search."""
         if phase not in _NEXT[self.phase]:
             raise ValueError(f"a run that is at {self.phase} cannot go on with {phase}")
         first = self.phase is Phase.BASELINE
@@ -52,11 +48,9 @@ class RunState:
         return replace(self, unproven=self.unproven - {task_key}, finals_at_s=at_s)
 
     def leave_unproven(self, task_key: str) -> "RunState":
-        """Return the state after a task's finals did not fit."""
         return replace(self, unproven=self.unproven | {task_key})
 
     def look_pays(self, cost_s: float, at_s: float) -> bool:
-        """Return whether finals of `cost_s` take at most a fifth of the time since the last ones."""
         return 0.0 < cost_s <= _LOOKS * (at_s - self.finals_at_s)
 
 
@@ -70,10 +64,8 @@ class Round:
     time_remains: bool
 
     def repeats(self, *, target: bool) -> bool:
-        """Return whether another search follows, in a run with or without a latency target.
-
-        It does where finals took less time than thought, or say that only lucky races met the target.
-        """
+        """Another search follows where finals took less time than thought, or say that only lucky races met the
+        target."""
         if target:
             return not self.target_met and (self.searched or self.fewer_due)
         return self.searched and self.time_remains

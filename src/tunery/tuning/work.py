@@ -24,14 +24,10 @@ def _ignore(_: object) -> None:
 
 @dataclass
 class Work:
-    """One job's workers, store and request; the scheduler knows it as `job_id`.
-
-    `imported` is the job's model once it was read: every part of the job works on these bytes, whatever happens to the
-    file meanwhile. `notify` is called with the job's progress. A job without an `account` is charged to nobody.
-    Of a job over several dialects it is the first one's, `others` are those of the others, and `refused` has a sentence
-    about each that takes no part. A budget of time ends at `until` (monotonic seconds; None: there is none). The model
-    is read in its `turn`.
-    """
+    """One job's workers, store and request. `imported` is the job's model once it was read: every part of the job works
+    on these bytes, whatever happens to the file meanwhile. Of a job over several dialects it is the first one's,
+    `others` are those of the others, and `refused` has a sentence about each that takes no part. A budget of time ends
+    at `until` (monotonic seconds)."""
 
     runtime: Runtime
     store: AsyncStore
@@ -78,13 +74,10 @@ class Work:
         extracting: Callable[[Target, str], None] = lambda *_: None,
         used: list[Reservation] | None = None,
     ) -> ImportedModel:
-        """Return the model's network and tasks, read once: those of the store if this very network was seen before.
-
-        `begun` is called once the model and the target are known to be meant: from then on it takes its time.
-        `prepared` is called with the network before its tasks are known, `extracting` with the target and the compiler
-        where nobody has extracted them before; of a request with several bindings of shapes for each. `used` gets the
-        grants of its stages, also where it fails. The network's file is there until the runtime releases it.
-        """
+        """Read the model once; its tasks are those of the store if this very network was seen before. `begun` is
+        called once the model and the target are known to be meant, `prepared` with the network before its tasks are
+        known, `extracting` where nobody has extracted them before. `used` gets the grants of its stages, also where
+        it fails."""
         if self.imported is not None:
             begun()
             prepared(self.imported.network)
@@ -111,7 +104,6 @@ class Work:
         used: list[Reservation],
         blobs: list[str],
     ) -> ImportedModel:
-        """Do as `model` for one binding of shapes; `blobs` gets what is held since."""
         unsure = {"model", "target"}
         stamp, mine = stamp_of(self.request.model), len(used)
 
@@ -182,7 +174,6 @@ class Work:
         return target, compiler
 
     async def target(self) -> Target:
-        """Return the request's target, and nothing of its model."""
         used: list[Reservation] = []
         try:
             target, _ = await self._resolve(_ignore, used)
@@ -193,10 +184,8 @@ class Work:
         return target
 
     async def settle(self, imported: ImportedModel) -> None:
-        """Go on with this model, and store its network, its tasks, and where its nodes run, in place of an earlier one.
-
-        Nobody will tune those that run in ONNX Runtime.
-        """
+        """Go on with this model, and store its network, its tasks, and where its nodes run, in place of an earlier
+        one."""
         self.imported = imported
         await self.store.write(
             lambda store: store.save_tasks(
@@ -212,7 +201,6 @@ class Work:
 
 
 def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:
-    """Return what is to be told of an import that has failed."""
     if lacks_memory(error):
         limit = worker_bytes(Role.IMPORTER) / 1e9
         return ModelError(

@@ -89,7 +89,6 @@ def search(
 
 
 def voting(recipe: Recipe) -> Recipe:
-    """Return a recipe of the search with as many voters as a model has that is used."""
     stores = _MEMBERS // 2 if recipe.store_members else 0
     return replace(recipe, members=_MEMBERS - stores, store_members=stores)
 

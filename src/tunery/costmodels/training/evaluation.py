@@ -60,7 +60,6 @@ class Gate:
 
 
 def evaluate(groups: Sequence[Group], rankers: Mapping[str, Ranker]) -> list[EvaluationRow]:
-    """Return each ranker's quality over all groups, per operator kind, and per device where there are several."""
     scored = {name: [(group, ranker(group)) for group in groups] for name, ranker in rankers.items()}
     kinds = [ALL, *sorted({group.kind for group in groups})]
     devices = sorted({group.device for group in groups})
@@ -83,7 +82,6 @@ def random_ranker(seed: int = 0) -> Ranker:
 
 
 def paired(groups: Sequence[Group], model: Ranker, rival: Ranker, name: str) -> Paired:
-    """Compare a model with a rival task by task, two groups at least."""
     differences = [ndcg(g.gains, model(g)) - ndcg(g.gains, rival(g)) for g in groups]
     mean = float(np.mean(differences))
     half = _Z95 * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))

@@ -22,10 +22,8 @@ _FORMAT = 1
 def write_parquet(
     table: Table, path: Path, card: Mapping[str, Any], *, inputs: Iterable[Path] = (), force: bool = False
 ) -> Path:
-    """Write a dataset, one row a candidate, and beside it the card as JSON; return the card's path.
-
-    `inputs` are files that must not be replaced. With `force`, files of another kind may be.
-    """
+    """Write a dataset, one row a candidate, and beside it the card as JSON. `inputs` must not be replaced; with
+    `force`, files of another kind may be."""
     pa, pq = _pyarrow()
     beside = check_dataset_output(path, inputs=inputs, force=force)
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
@@ -57,7 +55,6 @@ def write_parquet(
 
 
 def check_dataset_output(path: Path, *, inputs: Iterable[Path] = (), force: bool = False) -> Path:
-    """Check that `write_parquet` may write to `path`, and return the path of the card."""
     beside = path.with_name(f"{path.stem}.card.json")
     for each, kind in ((path, DATASET), (beside, DATASET_CARD)):
         check_output(each, kind, inputs=inputs, force=force)
@@ -65,7 +62,6 @@ def check_dataset_output(path: Path, *, inputs: Iterable[Path] = (), force: bool
 
 
 def read_parquet(path: Path) -> Table:
-    """Read a dataset that `write_parquet` wrote."""
     pa, pq = _pyarrow()
     try:
         made = pq.read_table(path)

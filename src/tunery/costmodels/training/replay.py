@@ -50,16 +50,10 @@ _Found = dict[str, tuple[Candidate, float, float]]
 def load(
     store_url: str, dialect: str, notify: Callable[[str], None] = lambda _: None, *, any_compiler: bool = False
 ) -> Table:
-    """Return all race records of a store that this compiler's code generator made, as a dataset.
-
-    Imported ones are among them: they may make the model a worse one, and a model decides nothing.
-
-    With `any_compiler` records of other versions are taken too, in groups of their own: their latencies are compared
-    with one another only. Features are always those of this version.
-
-    A candidate that ran wrong has an infinite latency; one that was not built, hung or crashed says nothing about speed
-    and is left out.
-    """
+    """Return all race records of a store that this compiler's code generator made, as a dataset. With `any_compiler`
+    records of other versions are taken too, in groups of their own: their latencies are compared with one another only.
+    Features are always those of this version. A candidate that ran wrong has an infinite latency; one that was not
+    built, hung or crashed says nothing about speed and is left out."""
     compiled = get_dialect(dialect)
     compiler = compiled.compiler
     left_out: Counter[str] = Counter()
@@ -111,7 +105,6 @@ def _base(network: str) -> str:
 
 
 def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[str]) -> list[tuple[_Source, _Found]]:
-    """Return what may be compared with one another: candidates by device and code generator."""
     raced: dict[_Source, _Found] = {}
     whole: dict[_Source, _Found] = {}
     for record in records:
@@ -138,10 +131,8 @@ def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[
 
 
 def _alike(raced: _Found, whole: _Found, left_out: Counter[str]) -> _Found:
-    """Return what may stand in one order, of candidates that were raced and of such that were sampled to the end.
-
-    Races end early, which is noise: where the others are not too few, they teach more without (docs/decisions/008).
-    """
+    """Races end early, which is noise: where candidates that were sampled to the end are not too few, they teach more
+    without those that were raced (docs/decisions/008)."""
     if len(whole) < max(_LEAST_CANDIDATES, _LEAST_WHOLE * len(raced)):
         return raced | whole
     left_out["raced, where others of the task were sampled to the end"] += len(raced.keys() - whole.keys())
@@ -193,10 +184,7 @@ def _check(table: Table, place: str) -> None:
 
 
 class Features:
-    """Features of measured candidates, computed once by workers and kept in the cache directory, one file a task.
-
-    `layout` is the dialect's; without one it has no features, which its workers say.
-    """
+    """Features of measured candidates, computed once by workers and kept in the cache directory, one file a task."""
 
     def __init__(self, engine: Engine, dialect: str, compiler: str, layout: Layout | None) -> None:
         self._engine, self._layout = engine, layout
@@ -209,7 +197,6 @@ class Features:
         self._started: list[str] = []
 
     def of(self, task: Task, candidates: Sequence[Candidate]) -> tuple[FeatureRows, list[Rows] | None]:
-        """Return rows and stores of the candidates, in their order; NaN and nothing for one that cannot be had."""
         path = self._directory / f"{task.key}.npz"
         known = _read(path)
         missing = [candidate for candidate in candidates if candidate.key not in known]

@@ -47,14 +47,12 @@ class StockModel:
             self._booster.boost(matrix, number, grad=slope, hess=gains[owner])
 
     def predict(self, group: Group) -> Floats:
-        """Return a score for each of the group's candidates; higher is faster."""
         stores, owner = _packed([group])
         scores = self._booster.predict(self._xgboost.DMatrix(stores), output_margin=True)
         return _sums(scores, owner, len(group.latencies))
 
 
 def check_library() -> None:
-    """Check that the comparison can be made at all."""
     _xgboost()
 
 

@@ -22,10 +22,8 @@ def hold_out_networks(groups: Sequence[Group], networks: Sequence[str]) -> Fold:
 
 
 def by_network(groups: Sequence[Group], folds: int = 4, seed: int = 0) -> list[Fold]:
-    """Return folds that hold out whole networks; a task of no known network counts as a network of its own.
-
-    A workload is judged once, in the first fold that holds out one of its networks, and leaves training in all of them.
-    """
+    """Return folds that hold out whole networks; a task of no known network counts as a network of its own. A workload
+    is judged once, in the first fold that holds out one of its networks, and leaves training in all of them."""
     owners = sorted({name for group in groups for name in _owners(group)})
     order = np.random.default_rng(seed).permutation(len(owners))
     found: list[Fold] = []
@@ -42,7 +40,6 @@ def by_network(groups: Sequence[Group], folds: int = 4, seed: int = 0) -> list[F
 
 
 def by_kind(groups: Sequence[Group]) -> dict[str, Fold]:
-    """Return, by operator kind, the fold that holds out all of it: how well a model does on operators of a new kind."""
     found = {}
     for kind in sorted({group.kind for group in groups}):
         held = {group.workload_key for group in groups if group.kind == kind}

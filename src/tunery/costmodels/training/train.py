@@ -59,10 +59,7 @@ class Appraisal:
 
 @dataclass(frozen=True)
 class Training:
-    """What training gave: the registered version, how it was judged, and its rows of metrics on held-out kinds.
-
-    `unused` says why jobs on this machine do not start from it; "": from now on they do.
-    """
+    """What training gave. `unused` says why jobs on this machine do not start from it; "": from now on they do."""
 
     card: Version
     appraisal: Appraisal
@@ -74,15 +71,12 @@ class Training:
 
     @property
     def used(self) -> bool:
-        """Whether jobs on this machine start from it from now on."""
         return not self.unused
 
 
 class Judgement(NamedTuple):
-    """A model's name, its rows beside random, on which groups; `unseen` says whether it has learned from none of them.
-
-    The shipped model has rows, too, where it is another and has learned from none of them.
-    """
+    """A model's name, its rows beside random, on which groups; `unseen` says whether it has learned from none of
+    them."""
 
     model: str
     rows: list[EvaluationRow]
@@ -93,7 +87,6 @@ class Judgement(NamedTuple):
 def open_table(
     store: str, dialect: str, data: Path | None, notify: Notify = lambda _: None, *, any_compiler: bool = False
 ) -> Table:
-    """Return the dataset of a store, or of a file that `tunery records export --parquet` wrote."""
     if data is None:
         return load(store, dialect, notify, any_compiler=any_compiler)
     from tunery.costmodels.training.parquet import read_parquet
@@ -121,13 +114,10 @@ def train(
     most: int = 400,
     notify: Notify = lambda _: None,
 ) -> Training:
-    """Search the best recipe for about `seconds`, judge it on networks it has not seen, and register the model.
-
-    With `hold_out` those networks are what it is judged on, and no model ever sees them. Without, a fifth of the
-    networks is drawn to judge the recipe by, and the registered model is then trained on all. Those of the zoo are read
-    for what of the dataset is theirs. `kinds` also judges the recipe on operator kinds that were left out of training
-    as a whole.
-    """
+    """Search the best recipe for about `seconds`, judge it on networks it has not seen, and register the model. With
+    `hold_out` no model ever sees those networks. Without, a fifth of the networks is drawn to judge the recipe by, and
+    the registered model is then trained on all. `kinds` also judges the recipe on operator kinds that were left out as
+    a whole."""
     check_rows([group.gains for group in table])
     chosen = tuple(hold_out) or _drawn(table, seed)
     known = {name for group in table for name in group.networks}
@@ -168,10 +158,8 @@ def train(
 
 
 def _owned(table: Table, networks: Sequence[str], notify: Notify) -> Table:
-    """Return the table with all that networks of the zoo hold marked as theirs: a store knows what was extracted there.
-
-    Whoever tuned one network and exported its records does not say which other networks have the same operators.
-    """
+    """Mark all that networks of the zoo hold as theirs: whoever tuned one network and exported its records does not say
+    which other networks have the same operators."""
     from tunery.models import zoo  # loads what reads models
 
     known = {entry.name for entry in zoo.names()}
@@ -203,11 +191,8 @@ def appraise(
     threads: int = 1,
     seed: int = 0,
 ) -> Appraisal:
-    """Judge a model that learned from `learn` by `judge`, beside its rivals and the model in use, and gate it.
-
-    The model in use is compared on those tasks only that it has not learned from either, and has rows only if these are
-    all.
-    """
+    """The model in use is compared on those tasks only that it has not learned from either, and has rows only if these
+    are all."""
     chosen, remarks = rankers(model, learn, threads, seed)
     fair: dict[str, list[Group]] = {STOCK: list(judge)} if STOCK in chosen else {}
     if current is not None:
@@ -235,11 +220,8 @@ def appraise(
 def judge(
     table: Table, name: str, target: Target | None = None, *, seed: int = 0, all_groups: bool = False
 ) -> Judgement:
-    """Judge a registered version, a model file, or the model in use for a target, on a dataset.
-
-    Without a target it is the model for the processors of the dataset. It is judged on what it has not learned from,
-    and on everything where it may have seen all, or with `all_groups`.
-    """
+    """Judge a registered version, a model file, or the model in use for a target (by default of the dataset's
+    processors), on what it has not learned from, and on everything where it may have seen all, or with `all_groups`."""
     wanted = get_dialect(table.dialect).family(target.config) if target else table.target
     if name:
         card, read = version(name, table.dialect)
@@ -262,10 +244,8 @@ def judge(
 def rankers(
     model: CostModel, learn: Sequence[Group], threads: int, seed: int = 0
 ) -> tuple[dict[str, Ranker], list[str]]:
-    """Return the model, a random ranking and, where xgboost is installed, the compiler's own model trained on `learn`.
-
-    And remarks on how the last of them was trained, or why it was not.
-    """
+    """Return the model, a random ranking and, where xgboost is installed, the compiler's own model trained on `learn`;
+    and remarks on how the last of them was trained, or why it was not."""
     found: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
     try:
         stock = StockModel(learn, threads)
@@ -281,7 +261,6 @@ def rankers(
 
 
 def _seen(card: Version, unseen: int, tasks: int) -> str:
-    """Return why the model in use was not compared, or not on all tasks."""
     if unseen >= LEAST_TASKS:
         return (
             f"the model in use ({card.name}) was compared on {unseen} of the {tasks} tasks, and is not in the table: "
@@ -294,7 +273,6 @@ def _seen(card: Version, unseen: int, tasks: int) -> str:
 
 
 def facts(table: Table) -> dict[str, object]:
-    """Return what a card says of its data."""
     return {
         "digest": table.digest,
         "candidates": len(table),
@@ -308,7 +286,6 @@ def facts(table: Table) -> dict[str, object]:
 
 
 def _as_there(text: str, groups: Sequence[Group]) -> CostModel:
-    """Read a model as jobs do on the device that most of the groups' candidates ran on."""
     return load_cost_model(for_device(text, _columns(groups)))
 
 
@@ -317,7 +294,6 @@ def _vector_bits(groups: Sequence[Group]) -> float:
 
 
 def _columns(groups: Sequence[Group]) -> npt.NDArray[np.float32]:
-    """Return the columns of the device that most candidates ran on, of those that are known; NaN if none is."""
     counts: Counter[str] = Counter()
     columns: dict[str, npt.NDArray[np.float32]] = {}
     for group in groups:

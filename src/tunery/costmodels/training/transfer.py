@@ -30,11 +30,8 @@ class Transfer:
 
 
 def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0, threads: int = 1) -> Transfer | None:
-    """Return how a model of all other devices does on `device`, with more and more of its records.
-
-    None where the device's own tasks cannot be split by network, or there is no other device to start from. The tasks
-    it is judged on have left the training of every device.
-    """
+    """Return how a model of all other devices does on `device`, with more and more of its records. The tasks it is
+    judged on have left the training of every device."""
     own = [group for group in groups if group.device == device]
     folds = by_network(own, 3, seed)
     if not folds:
@@ -63,10 +60,8 @@ def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0
 
 
 def _learned(data: Dataset, base: BoostedModel) -> tuple[BoostedModel, BoostedModel | None]:
-    """Return what the rows make of `base`, and of nothing; `base` and None where there is no order to learn from them.
-
-    A few rows drawn over many tasks may hold no two of one task.
-    """
+    """Return what the rows make of `base`, and of nothing. A few rows drawn over many tasks may hold no two of one
+    task."""
     try:
         return BoostedModel.fit(data, base), BoostedModel.fit(data)
     except UsageError:

@@ -63,7 +63,6 @@ def combine(
 
 
 def combine_archives(archives: Sequence[Archive], output: Path) -> None:
-    """Write the parts of several files to a new file; a model for further shapes may be one of them."""
     parts = [archive.of(number) for archive in archives for number in range(len(archive.parts))]
     free = [part for part in parts if ACCEPTS in part.manifest]
     if len(free) > 1:

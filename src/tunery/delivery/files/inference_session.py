@@ -134,7 +134,6 @@ class InferenceSession:
 
 
 def _array(value: Any) -> Any:
-    """Return a value as an array; as it is where it is none, for the network to refuse."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError):  # rows of several lengths

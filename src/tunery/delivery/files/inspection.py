@@ -34,11 +34,9 @@ class FileDevice:
 
 @dataclass(frozen=True)
 class FileVerification:
-    """What a file's outputs were compared with before it was delivered, and their largest deviation.
-
-    `inputs` are the kinds of values that were tried, `left_out` those on which ONNX Runtime fails, `not_kept` those on
-    which the file computes something else; `optimiser` says what ONNX Runtime's own optimiser changes.
-    """
+    """What a file's outputs were compared with before it was delivered. `inputs` are the kinds of values that were
+    tried, `left_out` those on which ONNX Runtime fails, `not_kept` those on which the file computes something else;
+    `optimiser` says what ONNX Runtime's own optimiser changes."""
 
     against: _Text
     outputs: _Count
@@ -51,10 +49,7 @@ class FileVerification:
 
 @dataclass(frozen=True)
 class FileOrigin:
-    """Where a file comes from; `rungs` counts operators by how strong the evidence for their kernels is.
-
-    `elsewhere` counts the nodes that ONNX Runtime runs, `verdict` says how it compares with that.
-    """
+    """Where a file comes from; `rungs` counts operators by how strong the evidence for their kernels is."""
 
     tunery: _Text
     compiler: _Text
@@ -67,13 +62,10 @@ class FileOrigin:
 
 @dataclass(frozen=True)
 class CompiledFile:
-    """What a compiled file says of itself: a file of an earlier version says less, and has no `origin`.
-
-    `versions` are those of the libraries that it was compiled with and needs; `segments` are the bytes of each part
-    that ONNX Runtime runs; `coverage` names the candidate of each workload, None for the compiler's default. `accepts`
-    are the shapes of inputs that a model with free dimensions is run for, which with `any_shape` runs all others.
-    `parameters` are those of a user's own kernel, `default` those that its author began with.
-    """
+    """What a compiled file says of itself. `segments` are the bytes of each part that ONNX Runtime runs; `coverage`
+    names the candidate of each workload, None for the compiler's default. `accepts` are the shapes of inputs that a
+    model with free dimensions is run for. `parameters` are those of a user's own kernel, `default` those that its
+    author began with."""
 
     dialect: _Text
     network: _Text = ""
@@ -94,19 +86,14 @@ class CompiledFile:
 
     @property
     def lacking(self) -> list[str]:
-        """Which of the instructions that its code needs this processor lacks."""
         return lacking_in({"instructions": self.instructions})
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A compiled file: its size, its members' sizes, what it says of itself, and its signature.
-
-    `signature` is `none`, `unchecked`, or `trusted` where it was checked. `file` is what it would be loaded as here, of
-    `targets`: those that a file for several processors holds, the best first; else the file alone. Of a file for
-    several shapes, `shapes` are all that it holds, and `file` is the first. `damaged` are the members that
-    are not what its manifest says. `threads` are those that it takes here, unless the call that loads it names others.
-    """
+    """A compiled file, its members' sizes, and its signature (`none`, `unchecked` or `trusted`). `file` is what it
+    would be loaded as here, of `targets` for several processors the best first; of several `shapes` it is the first.
+    `damaged` are the members that are not what its manifest says."""
 
     path: str
     size_bytes: int
@@ -162,7 +149,6 @@ def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) ->
 
 
 def said_in(data: Inspection) -> dict[str, Any]:
-    """Return the documented JSON object of `inspect`."""
     whole: dict[str, Any] = TypeAdapter(Inspection).dump_python(data)
     file = whole.pop("file")
     whole["targets"] = [
@@ -189,7 +175,6 @@ def said_in(data: Inspection) -> dict[str, Any]:
 
 
 def tensors(found: Sequence[_Tensor]) -> list[str]:
-    """Return tensors as text, `input: float32[1, 3, 224, 224]`; of many the first."""
     shown = [f"{name}: {dtype}{shape_text(shape)}" for name, shape, dtype in found[:_SHOWN]]
     return [*shown, f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else shown
 

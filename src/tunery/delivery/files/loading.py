@@ -49,7 +49,6 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
 
 
 def _loaded(archive: Archive, threads: int | None) -> CompiledNetwork:
-    """Return a part in this process; say in one sentence what it lacks, or that it is damaged."""
     path = archive.path
     try:
         with undamaged(path), compiler_parts(str(path)):
@@ -62,7 +61,6 @@ def _loaded(archive: Archive, threads: int | None) -> CompiledNetwork:
 
 
 def _threads(asked: object) -> int | None:
-    """Return how many threads are asked for; None: the file's own."""
     if asked is None:
         return None
     if not isinstance(asked, SupportsIndex) or not 1 <= operator.index(asked) <= MOST_THREADS:
@@ -93,7 +91,6 @@ def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def opened(path: Path, trusted: Trusted | None) -> Archive:
-    """Return a compiled file, open, once its signature is trusted and its dialect known."""
     again = write_one(path)
     try:
         archive = Archive(path)
@@ -124,13 +121,11 @@ def _compiler_of(archive: Archive) -> NetworkCompiler:
 
 
 def write_one(path: Path) -> str:
-    """Return the advice to write a compiled file: to `path`, unless something else is there that would be lost."""
     place = path.with_name(f"{path.stem}.tunery") if path.suffix != ".tunery" and os.path.isfile(path) else path  # noqa: PTH113 - Path raises where a name is too long
     return f"write one with `tunery compile MODEL -o {shlex.quote(str(place))}`"
 
 
 def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:
-    """Check that a compiled network is signed with one of the keys whose files are named."""
     with compiler_parts("checking a signature"):
         from tunery.delivery.files.signing import check_signature, read_public_key
 

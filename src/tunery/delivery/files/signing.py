@@ -29,7 +29,6 @@ _CREATE = "make a key pair with `tunery keys create FILE`"
 
 
 def create_key(path: Path) -> Path:
-    """Write a new private key to `path`, for its owner only, and its public key beside it; return the latter's path."""
     key, public = Ed25519PrivateKey.generate(), path.with_name(f"{path.name}.pub")
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     known = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -49,7 +48,6 @@ def create_key(path: Path) -> Path:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Return a private key to sign with."""
     data = _read(path, secret=True)
     try:
         key = load_pem_private_key(data, None)
@@ -61,7 +59,6 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """Return a public key to check signatures with."""
     try:
         key = load_pem_public_key(_read(path))
     except (ValueError, UnsupportedAlgorithm):
@@ -79,7 +76,6 @@ def sign(path: Path, key: Ed25519PrivateKey) -> None:
 
 
 def check_signature(archive: Archive, path: Path, keys: Iterable[Ed25519PublicKey]) -> None:
-    """Check that a compiled network is signed with one of the keys."""
     if archive.signature is None:
         raise UsageError(f"{path} is not signed; sign it with `tunery compile MODEL --sign KEY`, or load it elsewhere")
     signature = _signature(archive.signature)
@@ -119,7 +115,6 @@ def sign_file(path: Path, key: Ed25519PrivateKey) -> None:
 
 
 def check_file(path: Path, key: Ed25519PublicKey) -> None:
-    """Check that a file of records is what the key's owner has signed."""
     signature = _read(_beside(path))
     try:
         key.verify(base64.b64decode(signature), _RECORDS + _digest(path))

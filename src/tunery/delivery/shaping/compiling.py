@@ -23,10 +23,8 @@ Compiled = tuple[CompileReport, Network]
 
 
 async def compile_request(work: Work, output: Path, options: CompileOptions, say: Callable[[str], None]) -> Compiled:
-    """Compile as `compile_checked` does, for a request with any number of bindings of shapes.
-
-    ONNX Runtime runs those that it is faster for, and with `any_shape` all others.
-    """
+    """Compile for any number of bindings of shapes; ONNX Runtime runs those that it is faster for, and with `any_shape`
+    all others."""
     request = replace(work.request, store=work.store.url)
     if work.others or work.refused:
         if options.any_shape:
@@ -61,7 +59,6 @@ async def compile_request(work: Work, output: Path, options: CompileOptions, say
 async def _compile_each(
     work: Work, scratch: Path, options: CompileOptions, say: Callable[[str], None]
 ) -> list[Compiled]:
-    """Compile for each of the request's bindings of shapes, and settle the work's model."""
     requests, alone = work.request.each_shape, replace(options, force=False, sign="")
     known: Sequence[ImportedModel | None] = [None] * len(requests)
     if work.imported is not None:
@@ -81,7 +78,6 @@ async def _compile_each(
 
 
 async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: Path) -> Path:
-    """Return a file of the model with free dimensions, for ONNX Runtime; its origin is that of the file `alike`."""
     request, target = work.request, (await work.model()).target
     bindings = [one.shapes for one in request.each_shape]
     outputs = [list(network.outputs) for network in networks]
@@ -103,7 +99,6 @@ async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: P
 
 
 def _together(reports: Sequence[CompileReport], networks: Sequence[Network], output: Path) -> CompileReport:
-    """Return the report of a file for several shapes."""
     errors = [report.max_abs_error for report in reports if report.max_abs_error is not None]
     tasks = {task.workload: task for report in reports for task in report.tasks}
     shapes = tuple(

@@ -16,10 +16,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ShapedNetwork(CompiledNetwork):
-    """A compiled network for several shapes, of which each but the first is loaded when it is first called.
-
-    `parts` are theirs, in a file that stays open, which `load` loads.
-    """
+    """A compiled network for several shapes, of which each but the first is loaded when it is first called."""
 
     def __init__(self, parts: Sequence[Archive], load: Callable[[Archive], CompiledNetwork]) -> None:
         self._load, self._parts = load, parts
@@ -51,7 +48,6 @@ class ShapedNetwork(CompiledNetwork):
 
     @property
     def shapes(self) -> list[Shapes]:
-        """The shapes of the inputs that it was compiled for, in their order."""
         return list(self._numbers)
 
     @override
@@ -78,7 +74,6 @@ class ShapedNetwork(CompiledNetwork):
         return self._network_for(arrays).profile(arrays)
 
     def _network_for(self, arrays: Sequence[Any]) -> CompiledNetwork:
-        """Return what runs inputs of these shapes."""
         shapes = tuple(tuple(array.shape) for array in self.checked(arrays))
         number = self._numbers.get(shapes)
         if number is not None:

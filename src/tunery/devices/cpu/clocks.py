@@ -11,11 +11,9 @@ _CPU_ZONES = ("pkg_temp", "cpu", "soc")
 
 
 def read_clocks(cores: Sequence[int], root: Path = _SYS) -> dict[str, float]:
-    """Return what is offered of `mhz` (slowest core), `celsius` (hottest zone) and `throttled` (events so far).
-
-    The zone is the processor's where one is called so: others are batteries and network cards. Events of a whole
-    package count for each of its cores.
-    """
+    """Return what is offered of `mhz` (slowest core), `celsius` (hottest zone) and `throttled` (events so far). The
+    zone is the processor's where one is called so: others are batteries and network cards. Events of a whole package
+    count for each of its cores."""
     cpus = [root / "devices/system/cpu" / f"cpu{core}" for core in cores]
     mhz = [khz / 1e3 for cpu in cpus if (khz := _number(cpu / "cpufreq/scaling_cur_freq")) is not None]
     counters = [cpu / "thermal_throttle" / name for cpu in cpus for name in THROTTLE_COUNTERS]
@@ -26,7 +24,6 @@ def read_clocks(cores: Sequence[int], root: Path = _SYS) -> dict[str, float]:
 
 
 def _celsius(root: Path) -> float | None:
-    """Return the temperature of the processor's own sensors, else of the hottest zone."""
     chips = [chip for chip in (root / "class/hwmon").glob("hwmon*") if _text(chip / "name") in _CPU_CHIPS]
     zones = sorted((root / "class/thermal").glob("thermal_zone*"))
     own = [zone for zone in zones if any(word in _text(zone / "type").lower() for word in _CPU_ZONES)]

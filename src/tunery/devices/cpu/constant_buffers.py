@@ -15,11 +15,9 @@ _RANDOM = 2**20
 
 
 class CpuConstantBuffers(ConstantBuffers):
-    """A large array of random numbers for each dtype; `take` goes through it in a circle.
-
-    Until a place comes again, twice the bytes that the largest cache holds were given out: it is in no cache any more.
-    All kernels of a measurer share it, for copies of each one's weights would cost 10 to 20 ms a candidate.
-    """
+    """A large array of random numbers for each dtype; `take` goes through it in a circle. Until a place comes again,
+    twice the bytes that the largest cache holds were given out: it is in no cache any more. All kernels of a measurer
+    share it, for copies of each one's weights would cost 10 to 20 ms a candidate."""
 
     def __init__(self, cache_bytes: int, fill: Fill) -> None:
         self._between = 2 * max(_LEAST_CACHE_BYTES, cache_bytes)

@@ -73,7 +73,6 @@ class CpuDevice(Device):
 
     @override
     def flush_caches(self) -> None:
-        """Write more than the caches hold."""
         self._filler += 1
 
     @cached_property

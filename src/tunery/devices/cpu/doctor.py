@@ -12,14 +12,12 @@ _QUIET_LOAD = 0.5
 
 
 def all_checks() -> Iterator[Check]:
-    """Look at everything, one after the other."""
     yield cores(len(usable_cores()), quota_cores())
     yield load(os.getloadavg()[0])
     yield confinement()
 
 
 def cores(usable: int, quota: float | None) -> Check:
-    """How many cores may we use, and does anything cut them?"""
     found = f"{usable} of {os.cpu_count()} usable" + (f", a quota of {quota:g}" if quota is not None else "")
     if quota is not None and quota < usable:
         count = max(int(quota + 0.01), 1)
@@ -41,7 +39,6 @@ def load(average: float) -> Check:
 
 
 def confinement() -> Check:
-    """Can foreign code be kept from files, networks and other processes here?"""
     if not (parts := lacking()):
         return Check("sandbox", CheckState.OK, "Landlock and seccomp confine kernels and programs of others")
     found = f"this system lacks {' and '.join(parts)}"

@@ -25,15 +25,10 @@ class ModelledMeter(EnergyMeter):
 
 
 class RaplMeter(EnergyMeter):
-    """All CPU packages of the machine by the kernel's powercap counters, other processes' share included.
-
-    Read it at least once a minute under load: the counters wrap, and only one wrap between two readings can be seen.
-    A zone called psys is left out: it holds the packages, and all else on the board. If the counters are lost, it goes
-    on with a model and is `modelled` from then on.
-
-    Raises:
-        OSError, ValueError: the machine offers no readable package counter.
-    """
+    """All CPU packages of the machine by the kernel's powercap counters, other processes' share included. Read it
+    at least once a minute under load: the counters wrap, and only one wrap can be seen. A zone called psys is left
+    out: it holds the packages, and all else on the board. If the counters are lost, it goes on with a model and is
+    `modelled`."""
 
     modelled = False
     name = "rapl"
@@ -49,7 +44,6 @@ class RaplMeter(EnergyMeter):
         self._lost_j = 0.0
 
     def read_j(self) -> float:
-        """Read the counters while there are any."""
         if not self.modelled:
             try:
                 self._count()
@@ -67,7 +61,6 @@ class RaplMeter(EnergyMeter):
 
 
 def open_meter(root: Path = _POWERCAP) -> EnergyMeter:
-    """Return the best meter that this machine offers to this user."""
     try:
         return RaplMeter(root)
     except (OSError, ValueError):

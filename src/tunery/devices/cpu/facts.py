@@ -24,11 +24,9 @@ def describe_cpu(
     caches: Path = _CACHES,
     machine: str = "",
 ) -> DeviceDescription:
-    """Describe this machine's processor with the `cores` that measure.
-
-    The facts are those of the machine type: no host name, no clock of the moment, no memory size to the byte (a kernel
-    update changes it), so that another machine of the same type, or this one after a restart, has the same fingerprint.
-    """
+    """The facts are those of the machine type: no host name, no clock of the moment, no memory size to the byte (a
+    kernel update changes it), so that another machine of the same type, or this one after a restart, has the same
+    fingerprint."""
     processor, machine = _processor(cpuinfo), machine or platform.machine()
     if machine == _ARM:
         return _describe_arm(cores, processor, caches, _memory_gib(meminfo))
@@ -81,7 +79,6 @@ def _seen_by_numpy() -> list[str]:
 
 
 def cpu_traits(facts: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers that a cost model knows a CPU by, from facts of this version or an earlier one."""
     vector = [str(flag) for flag in facts.get("vector", ())]
     bits = 512 if any(flag.startswith("avx512") for flag in vector) else 256 if "avx2" in vector else 128
     told = facts.get("caches", {})
@@ -97,7 +94,6 @@ def cache_bytes(caches: Path = _CACHES) -> int:
 
 
 def _processor(path: Path) -> dict[str, str]:
-    """Return the fields of the first processor in /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in _read(path).splitlines():
         if not line.strip() and fields:

@@ -26,9 +26,7 @@ class CpuForeignLoad(ForeignLoad):
 
 def taken_cores(before: Mark, after: Mark) -> float:
     """Return how many of the watched cores others used between two full marks, stolen time included; 0 if not known.
-
-    Time pressure (PSI) says nothing here: we press ourselves as soon as there are more stages than cores.
-    """
+    Time pressure (PSI) says nothing here: we press ourselves as soon as there are more stages than cores."""
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
     marks = (before.cores_busy_s, after.cores_busy_s, before.tree_cpu_s, after.tree_cpu_s)
     if any(value is None for value in marks):

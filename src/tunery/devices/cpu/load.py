@@ -35,13 +35,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class CpuLoad(Load):
-    """What happened between two marks; shares are of the wall time of one core.
-
-    `waited` is how long our threads were ready but not running, `foreign` the use of the watched cores by others,
-    `switches` how often we were interrupted, `steal` what the hypervisor took from the watched cores,
+    """What happened between two marks; shares are of the wall time of one core. `waited` is how long our threads were
+    ready but not running, `foreign` the use of the watched cores by others, `switches` how often we were interrupted,
     `machine_foreign` the cores used on the whole machine by processes outside our tree, `pressure` the kernel's own
-    figure for anybody's tasks waiting for a CPU.
-    """
+    figure for anybody's tasks waiting for a CPU."""
 
     switches: int = 0
     steal: float | None = None
@@ -51,11 +48,9 @@ class CpuLoad(Load):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From where on a sample counts as contaminated.
-
-    The kernel counts busy and stolen time in ticks of 10 ms, so those shares say nothing under `least_wall_s`. An
-    involuntary switch counts where the time waited is not known, if there are more than `switches_per_s` and one.
-    """
+    """From where on a sample counts as contaminated. The kernel counts busy and stolen time in ticks of 10 ms, so those
+    shares say nothing under `least_wall_s`. An involuntary switch counts where the time waited is not known, if there
+    are more than `switches_per_s` and one."""
 
     waited: float = 0.02
     foreign: float = 0.15
@@ -65,11 +60,9 @@ class Limits:
 
 
 class LoadWatch(Watch[Mark]):
-    """Reads /proc; whatever file is missing leaves its figure out.
-
-    `cores` are the watched ones. `root_pid` is the process whose descendants are ours (default: our parent); their use
-    of the machine is not foreign, but on the watched cores anything that is not this very process is.
-    """
+    """Reads /proc; whatever file is missing leaves its figure out. The descendants of `root_pid` (default: our parent)
+    are ours; their use of the machine is not foreign, but on the watched cores anything that is not this very process
+    is."""
 
     least_s = 0.25  # busy time is counted in ticks of 10 ms
 
@@ -90,7 +83,6 @@ class LoadWatch(Watch[Mark]):
         self._throttle_files = [str(path) for path in counters if path.exists()]
 
     def mark(self, full: bool = False) -> Mark:
-        """Read the counters."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         own_cpu_s = usage.ru_utime + usage.ru_stime
         if not full:
@@ -102,11 +94,9 @@ class LoadWatch(Watch[Mark]):
         )  # fmt: skip
 
     def since(self, mark: Mark) -> CpuLoad:
-        """Read the counters again and compare."""
         return judge(mark, self.mark(full=mark.full), self._limits)
 
     def _waited_s(self) -> float | None:
-        """Return how long all our threads have waited on a run queue so far."""
         # Two looks go with every sample, so no pathlib and no text files here: a quarter of the time.
         total, seen = 0, False
         threads = os.listdir(self._tasks) if os.path.isdir(self._tasks) else []  # noqa: PTH112, PTH208
@@ -117,13 +107,11 @@ class LoadWatch(Watch[Mark]):
         return total / 1e9 if seen else None
 
     def _throttles(self) -> int | None:
-        """Return how often the watched cores were slowed down for their heat so far."""
         if not self._throttle_files:
             return None
         return sum(int(text) for file in self._throttle_files if (text := _read(Path(file)).strip()).isdigit())
 
     def _stat(self) -> tuple[float | None, float | None, float | None]:
-        """Return busy and stolen seconds of the watched cores, and busy seconds of the machine."""
         busy = steal = machine = None
         for line in _read(self._proc / "stat").splitlines():
             name, *rest = line.split()
@@ -169,7 +157,6 @@ class LoadWatch(Watch[Mark]):
 
 
 def judge(before: Mark, after: Mark, limits: Limits) -> CpuLoad:
-    """Return the load between two marks and which limits it passed."""
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
     own = after.own_cpu_s - before.own_cpu_s
     load = CpuLoad(

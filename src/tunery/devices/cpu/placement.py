@@ -28,7 +28,6 @@ class Placement:
 
 
 def usable_cores() -> tuple[int, ...]:
-    """Return the cores this process may use, lowest first, as its affinity and the cgroup's cpuset allow."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
@@ -40,10 +39,7 @@ def granted_bytes() -> int:
 
 
 def pin(cores: Sequence[int]) -> tuple[int, ...]:
-    """Pin all threads of this process to those of `cores` that it may use (all usable ones if none), and return them.
-
-    Call it before a compiler's runtime is loaded; later threads inherit the mask.
-    """
+    """Pin all threads of this process before a compiler's runtime is loaded: later threads inherit the mask."""
     chosen = set(cores) & set(usable_cores()) or set(usable_cores())
     bring_back(tuple(chosen))
     return tuple(sorted(chosen))
@@ -57,7 +53,6 @@ def bring_back(cores: Sequence[int]) -> None:
 
 
 def inspect_placement(cores: Sequence[int]) -> Placement:
-    """Look from inside whether every thread of this process still keeps to `cores`."""
     allowed, held, count = set(cores), True, 0
     for thread in _threads():
         try:
@@ -69,11 +64,9 @@ def inspect_placement(cores: Sequence[int]) -> Placement:
 
 
 def slots(cores: Sequence[int], threads: int, cpus: Path = _CPUS) -> list[tuple[int, ...]]:
-    """Return the disjoint core sets on which kernels of `threads` threads may be measured at the same time.
-
-    Those that share no physical core with an earlier one come first, as far as the machine says which logical cores
-    are siblings (a virtual one may not): so few measurements at once are far from one another.
-    """
+    """Return the disjoint core sets on which kernels of `threads` threads may be measured at the same time. Those that
+    share no physical core with an earlier one come first, as far as the machine says which logical cores are siblings
+    (a virtual one may not): so few measurements at once are far from one another."""
     width = max(1, threads)
     found = [tuple(cores[i : i + width]) for i in range(0, len(cores) - width + 1, width)]
     taken: set[str] = set()

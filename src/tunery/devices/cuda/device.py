@@ -20,10 +20,8 @@ _FLUSHED = 0x5A
 
 
 class CudaDevice(CpuDevice):
-    """The first GPU of CUDA; the cores of the slot launch its kernels.
-
-    Where there is none, it describes itself as such: kernels are compiled for it then, and none is loaded.
-    """
+    """The first GPU of CUDA; the cores of the slot launch its kernels. Where there is none, it describes itself as
+    such: kernels are compiled for it then, and none is loaded."""
 
     kind = "cuda"
     uses_host_cores = False
@@ -45,7 +43,6 @@ class CudaDevice(CpuDevice):
 
     @property
     def connection(self) -> CudaStream:
-        """The way to the GPU, which is opened when it is first needed."""
         return connect()
 
     @cached_property

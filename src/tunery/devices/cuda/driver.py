@@ -22,7 +22,6 @@ def no_library() -> str:
 
 
 def done(answer: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver gave, None where that is nothing."""
     status, *values = answer
     code = int(status)
     if code in _LOST:
@@ -43,14 +42,12 @@ class Gpu:
     driver: str
 
     def attribute(self, name: str) -> int:
-        """Return a number that the driver tells, such as `MULTIPROCESSOR_COUNT`."""
         which = getattr(self.cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(done(self.cu.cuDeviceGetAttribute(which, self.ordinal)))
 
 
 @cache
 def find() -> Gpu:
-    """Look for the first GPU, once in a process."""
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # or a kernel's first run would be its loading
     try:
         from cuda.bindings import driver as cu
@@ -90,16 +87,13 @@ class CudaStream:
     stream: Any
 
     def use(self) -> Any:
-        """Make the context that of the calling thread, and return the module of the driver's calls."""
         done(self.gpu.cu.cuCtxSetCurrent(self.context))
         return self.gpu.cu
 
     def let_go_with(self, owner: object, *calls: tuple[Any, ...]) -> None:
-        """Make calls of the driver once `owner` is gone: the name of each, and its arguments."""
         weakref.finalize(owner, _let_go, self, calls).atexit = False
 
     def wait(self) -> None:
-        """Wait for all that was asked of the stream."""
         done(self.gpu.cu.cuStreamSynchronize(self.stream))
 
 
@@ -114,7 +108,6 @@ def _let_go(to: CudaStream, calls: tuple[tuple[Any, ...], ...]) -> None:
 
 @cache
 def connect() -> CudaStream:
-    """Open the first GPU, once in a process."""
     gpu = find()
     cu = gpu.cu
     with room_for_addresses():

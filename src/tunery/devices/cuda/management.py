@@ -40,7 +40,6 @@ class Management:
             return None
 
     def conditions(self) -> Mapping[str, Any]:
-        """Return the clocks (MHz), temperature (degrees Celsius) and power (mW) now, as far as they are known."""
         told = {
             "sm_mhz": self.ask("nvmlDeviceGetClockInfo", 1),
             "memory_mhz": self.ask("nvmlDeviceGetClockInfo", 2),
@@ -50,12 +49,10 @@ class Management:
         return {name: int(value) for name, value in told.items() if value is not None}
 
     def processes(self) -> int | None:
-        """Return how many processes use the GPU."""
         found = self.ask("nvmlDeviceGetComputeRunningProcesses")
         return None if found is None else len(found)
 
     def slowed(self) -> bool | None:
-        """Return whether heat or power slows it down now."""
         reasons = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if reasons is None else bool(int(reasons) & _SLOWED)
 

@@ -15,10 +15,8 @@ _LEAST_FLUSH_BYTES = 32 * 2**20
 
 
 class OpenClDevice(CpuDevice):
-    """The first device of OpenCL. Its clock is that of its events.
-
-    PoCL computes on the cores of the slot, in host memory: placement, load, energy and cold constants are the CPU's.
-    """
+    """The first device of OpenCL. Its clock is that of its events. PoCL computes on the cores of the slot, in host
+    memory: placement, load, energy and cold constants are the CPU's."""
 
     kind = "opencl"
 
@@ -60,7 +58,6 @@ class OpenClDevice(CpuDevice):
 
     @override
     def clock(self) -> float:
-        """Return the device's seconds at the end of all that was asked of it."""
         marker = self.connection.cl.enqueue_marker(self.connection.queue)
         marker.wait()
         return float(marker.profile.end) * 1e-9

@@ -41,11 +41,9 @@ class Found:
 
 @dataclass(frozen=True)
 class OpenClQueue:
-    """One device of OpenCL in this process: the module `cl`, the device, a context, and a queue that keeps the time.
-
-    What compiles or runs a user's source is called in `thread`, which reads no files of others; nor do PoCL's threads,
-    where it alone is installed.
-    """
+    """One device of OpenCL in this process, with a context and a queue that keeps the time. What compiles or runs a
+    user's source is called in `thread`, which reads no files of others; nor do PoCL's threads, where it alone is
+    installed."""
 
     cl: Any
     device: Any
@@ -63,10 +61,8 @@ class OpenClQueue:
 
 @cache
 def find() -> Found:
-    """Find the first GPU, or else the first device, once in a process.
-
-    PoCL starts its threads here, on the cores that the process may use, and with the rights of the one that finds it.
-    """
+    """Find the first GPU, or else the first device, once in a process. PoCL starts its threads here, on the cores that
+    the process may use, and with the rights of the one that finds it."""
     # What PoCL compiles is kept in our cache, and only while it is used.
     directory = cache_directory() / "opencl"
     directory.mkdir(parents=True, exist_ok=True)
@@ -88,7 +84,6 @@ def find() -> Found:
 
 @cache
 def connect() -> OpenClQueue:
-    """Open the device that `find` returns, once in a process."""
     found = find()
     context, queue = found.thread.submit(_opened, found.cl, found.device).result()
     if not found.kept:  # other drivers open a GPU's files first

@@ -12,7 +12,6 @@ def candidate_of(task: Task, body: str, origin: Origin) -> Candidate:
 
 
 def configuration_of(body: str, name: str) -> dict[str, Any]:
-    """Return the configuration that a candidate's body has under a name."""
     try:
         found = json.loads(body)[name]
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -46,7 +46,6 @@ class Expression:
     run: _Run
 
     def __call__(self, values: Mapping[str, Value]) -> Value:
-        """Return its value."""
         try:
             return self.run(values)
         except (ArithmeticError, TypeError, ValueError, KeyError) as error:
@@ -81,7 +80,6 @@ class _Folded(ast.NodeTransformer):
 
 
 def tree(text: str) -> ast.expr:
-    """Return the syntax tree of one expression of bounded length and depth; its nodes are not looked at."""
     if len(text) > _LONGEST:
         raise ExpressionError(f"{text[:40]!r}... has more than {_LONGEST} characters")
     try:

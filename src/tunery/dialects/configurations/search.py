@@ -53,7 +53,6 @@ class ConfigurationEncoder:
 
 
 def _columns(values: Sequence[object]) -> Floats:
-    """Return a row of numbers for each value of a parameter."""
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(values):
         return np.eye(len(values))
@@ -68,10 +67,8 @@ def _columns(values: Sequence[object]) -> Floats:
 
 
 class ConfigurationSearch:
-    """Ask and tell over configurations; the same seed and answers give the same questions.
-
-    `first` are asked for before others; `recorded` are all that may be asked for, where a study has no others.
-    """
+    """Ask and tell over configurations; the same seed and answers give the same questions. `first` are asked for before
+    others; `recorded` are all that may be asked for, where a study has no others."""
 
     def __init__(
         self, space: ConfigurationSpace, seed: int, first: Sequence[Choices] = (), recorded: Sequence[Choices] = ()
@@ -94,7 +91,6 @@ class ConfigurationSearch:
         self._told[choices] = (None if latency_s is None or not 0 < latency_s < math.inf else latency_s), complete
 
     def ask(self, count: int) -> list[Choices]:
-        """Return up to `count` configurations that were neither asked for nor told; none where all were."""
         asked: list[Choices] = []
         while self._first and len(asked) < count:
             one = self._first.pop(0)
@@ -212,10 +208,8 @@ class ConfigurationSearch:
         ))  # fmt: skip
 
     def _learned(self) -> list[tuple[Choices, float, bool]]:
-        """Return what the process learns from, the speed as a logarithm: of many, the fastest and the latest.
-
-        Of what is slower than many, differences count less: they would hide those among the fastest.
-        """
+        """Learn from the speed as a logarithm: of many, the fastest and the latest. Of what is slower than many,
+        differences count less: they would hide those among the fastest."""
         told = list(self._told.items())
         if len(told) > _MOST_LEARNED:
             half = _MOST_LEARNED // 2

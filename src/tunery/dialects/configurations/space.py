@@ -38,11 +38,7 @@ class _Group:
 
 
 class ConfigurationSpace:
-    """The configurations of parameters (name to values) under restrictions.
-
-    Raises:
-        EmptySpaceError: there are none, or none was found in a long search.
-    """
+    """The configurations of parameters (name to values) under restrictions."""
 
     def __init__(self, parameters: Mapping[str, Sequence[Value]], restrictions: Sequence[Expression]) -> None:
         self.names = tuple(parameters)
@@ -87,7 +83,6 @@ class ConfigurationSpace:
         return tuple(found)
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Choices]:
-        """Return up to `count` different configurations, in random order."""
         if self.size is not None and self.size <= 4 * count:
             return [self.at(int(i)) for i in rng.permutation(self.size)[:count]]
         found: dict[Choices, None] = {}
@@ -106,7 +101,6 @@ class ConfigurationSpace:
                     yield changed
 
     def _drawn(self, walks: dict[int, Choices], rng: np.random.Generator) -> Choices:
-        """Draw a configuration; `walks` has where the walk in a group is, if it takes one."""
         found = [0] * len(self.names)
         for number, group in enumerate(self._groups):
             if group.listed is not None:
@@ -191,10 +185,8 @@ class ConfigurationSpace:
     def _search(
         self, order: Sequence[int], restrictions: Sequence[Expression], *, whole: bool = False
     ) -> Iterator[Choices]:
-        """Yield configurations of some parameters, in the order of their values; a restriction prunes early.
-
-        It ends after many steps; where the `whole` is wanted that is an error.
-        """
+        """Yield configurations in the order of their values; a restriction prunes early. It ends after many steps;
+        where the `whole` is wanted that is an error."""
         names = [self.names[i] for i in order]
         due = [
             [one for one in restrictions if names[depth] in one.names and one.names <= set(names[: depth + 1])]

@@ -334,7 +334,6 @@ def _product(task: Task) -> Contraction:
 
 
 def _space(task: Task) -> tuple[ConfigurationSpace, str]:
-    """Return a task's configurations, and their name in a candidate's body."""
     from tunery.dialects.iree.configurations import space_of
 
     return (SPACE, _COMPILED) if is_convolution(task.workload.program) else (space_of(_product(task)), _TILES)
@@ -353,7 +352,6 @@ def _tiles(task: Task, body: str) -> dict[str, int]:
 
 
 def _build_dispatch(module: str, spec: str, path: Path) -> None:
-    """Compile a dispatch with a tuning spec, or as IREE does where that is empty."""
     flags = ["--compile-from=flow", *TUNED[:1], "--mlir-disable-threading"]
     if not spec:
         tools.compile_module(module, flags, path)

@@ -22,10 +22,8 @@ module attributes {iree_codegen.tuning_spec_with_default_entrypoint, transform.w
 
 
 def space_of(product: Contraction) -> ConfigurationSpace:
-    """Return the configurations: of each loop of the output a tile in registers, and how many make a thread's part.
-
-    `v0` is the tile of loop 0, `d0` how many of those; `k` is the step of the innermost sum.
-    """
+    """Return the configurations: `v0` is the tile of loop 0 in registers, `d0` how many of those make a thread's part;
+    `k` is the step of the innermost sum."""
     parameters: dict[str, Sequence[int]] = {}
     tiled = [i for i, reduced in enumerate(product.reduced) if not reduced]
     for i in tiled:
@@ -58,7 +56,6 @@ def starts(product: Contraction) -> list[dict[str, int]]:
 
 
 def lowering(product: Contraction, configuration: Configuration) -> str:
-    """Return a configuration as IREE's attribute."""
     distribution, vector, sums = [], [], []
     last = max(i for i, reduced in enumerate(product.reduced) if reduced)
     for i, (extent, reduced) in enumerate(zip(product.extents, product.reduced, strict=True)):
@@ -75,7 +72,6 @@ def lowering(product: Contraction, configuration: Configuration) -> str:
 
 
 def tuning_spec(chosen: Sequence[tuple[Contraction, Configuration]]) -> str:
-    """Return the tuning spec, in IREE's own format, that has the compiler use a configuration for each product."""
     parts, matchers = [_HEAD], []
     for number, (product, configuration) in enumerate(chosen):
         operands = ", ".join(f"{name}: {kind}" for name, kind in product.operands.items())

@@ -46,7 +46,6 @@ class _Graph:
     constants: Mapping[str, Any]
 
     def only_reader(self, value: str) -> Any:
-        """Return the node that alone needs a value; None where there are others."""
         readers = self.readers.get(value, ())
         return readers[0] if len(readers) == 1 and value not in self.outputs else None
 
@@ -56,7 +55,6 @@ def is_convolution(program: str) -> bool:
 
 
 def convolution_keys(model: Path) -> Counter[str]:
-    """Return the operator keys of a network's convolutions with windows or groups, and how often each is computed."""
     graph = _read(model)
     found: Counter[str] = Counter()
     taken: set[str] = set()
@@ -78,7 +76,6 @@ def workload_of(key: str) -> Workload:
 
 
 def build(key: str, way: str, config: Mapping[str, Any], path: Path) -> None:
-    """Compile a convolution in one of the ways; its function `main` has the output as its last argument."""
     from tunery.dialects.iree.rewriting import rewrite
 
     model, module = (path.with_name(f"{path.name}.{end}") for end in ("onnx", "mlir"))
@@ -130,10 +127,7 @@ def _read(path: Path) -> _Graph:
 
 
 def _key(graph: _Graph, node: Any, taken: set[str]) -> str | None:
-    """Return the operator key of a convolution with what is behind it, None where it is none of a form known here.
-
-    `taken` are the sums that are behind another convolution, and then those of this one as well.
-    """
+    """`taken` are the sums that are behind another convolution, and then those of this one as well."""
     from onnx import helper
 
     told = {one.name: helper.get_attribute_value(one) for one in node.attribute}
@@ -183,7 +177,6 @@ def _behind(graph: _Graph, node: Any, before: int, taken: set[str]) -> list[str]
 
 
 def _step(graph: _Graph, node: Any, value: str, shape: tuple[int, ...]) -> str | None:
-    """Return what a node does to each element of a value of this shape, None where that is no step known here."""
     from onnx import numpy_helper
 
     if node.op_type == "Relu":
@@ -241,7 +234,6 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def write_model(key: str, path: Path) -> None:
-    """Write a convolution as a network whose graph is called `main`."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 

@@ -45,11 +45,8 @@ _NAMES = re.compile(r"^.*?dispatch_\d+_?")
 
 @dataclass(frozen=True)
 class Contraction:
-    """A product of tensors, summed over some loops: `extents` and `reduced` are of its loops, outermost first.
-
-    `vector` is the loop over outputs along which an input lies in memory, else the output does. `text` and `operands`
-    (name to type) are for a tuning spec.
-    """
+    """A product of tensors, summed over some loops: `extents` and `reduced` are of its loops, outermost first. `vector`
+    is the loop over outputs along which an input lies in memory, else the output does."""
 
     extents: tuple[int, ...]
     reduced: tuple[bool, ...]
@@ -64,10 +61,7 @@ class Contraction:
 
 @dataclass(frozen=True)
 class DispatchedOperator:
-    """An executable, with how often a network calls it; tensors are shapes with NumPy's dtype names.
-
-    `operator` is its operator key, None where it is not known.
-    """
+    """An executable, with how often a network calls it; tensors are shapes with NumPy's dtype names."""
 
     name: str
     module: str
@@ -81,12 +75,9 @@ class DispatchedOperator:
 def dispatches(
     flow: str, nodes: Mapping[int, Convolution] = MappingProxyType({}), apart: Iterable[str] = ()
 ) -> Iterator[DispatchedOperator]:
-    """Yield what a network at the phase `flow` calls, in the order of the first calls; equal ones are not merged.
-
-    Left out is what cannot be called by itself: what takes anything else than tensors of static shapes. With locations
-    in `flow`, what was made of a convolution in `nodes` (by line) is known as that, and left out if that is one of
-    `apart`, operator keys of convolutions that are tasks of their own.
-    """
+    """Yield what a network at the phase `flow` calls, in the order of the first calls; equal ones are not merged. What
+    takes anything else than tensors of static shapes cannot be called by itself and is left out, as is what was made of
+    a convolution in `nodes` (by line) that is one of `apart`, operator keys of tasks of their own."""
     whole = {key.partition("+")[0] for key in apart}
     own = {line for line, node in nodes.items() if node.operator in whole}
     flow, lines = without_locations(flow)
@@ -132,7 +123,6 @@ def _short(export: str) -> str:
 
 
 def _alone(executable: str, call: re.Match[str]) -> tuple[str, tuple[Spec, ...], tuple[Spec, ...]] | None:
-    """Return a module of one executable and a function `main` that calls it; None where it cannot be called so."""
     types = _split(call["types"])
     operands = _split(call["operands"])
     results = _split(call["results"].strip().removeprefix("(").removesuffix(")"))
@@ -178,7 +168,6 @@ def _alone(executable: str, call: re.Match[str]) -> tuple[str, tuple[Spec, ...],
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside of brackets."""
     return [one.strip() for one in re.split(r",(?![^<]*>)", text) if one.strip()]
 
 
@@ -203,7 +192,6 @@ def _replaced(executable: str) -> str | None:
 
 
 def contraction(module: str) -> Contraction | None:
-    """Return the product that a dispatch is about; None where it has none, or one whose loops are no plain ones."""
     found = [one for one in map(_contraction, _GENERIC.finditer(module)) if one is not None]
     return found[0] if len(found) == 1 else None
 

@@ -50,11 +50,7 @@ def _device(threads: int) -> Any:
 
 
 class Module:
-    """A compiled module, loaded; `function` is called on arrays of its own.
-
-    Raises:
-        DialectError: it is none, or has no such function.
-    """
+    """A compiled module, loaded; `function` is called on arrays of its own."""
 
     def __init__(self, binary: bytes, function: str, threads: int) -> None:
         iree = runtime()
@@ -75,7 +71,6 @@ class Module:
         weakref.finalize(self, _end, self._device, self.arrays, self._held)
 
     def give(self, arrays: Sequence[Array]) -> None:
-        """Copy arrays, in order, into buffers of their own; the last ones may be those that results go to."""
         iree = runtime()
         if strange := sorted({str(array.dtype) for array in arrays} - _ELEMENTS.keys()):
             raise DialectError(f"IREE takes no arrays of {strange[0]}")
@@ -98,7 +93,6 @@ class Module:
         self._held += [None, arguments]
 
     def call(self, calls: int = 1) -> float:
-        """Call it so many times, one after the other; return the seconds that they took."""
         make, invoke, function, arguments = (
             runtime().VmVariantList,
             self._context.invoke,
@@ -160,7 +154,6 @@ class IreeKernel(Kernel):
 
 
 def check_device(device: Device) -> None:
-    """Check that a device is of the kind that this dialect's kernels run on."""
     if device.kind != "cpu":
         raise DialectError(f"a kernel of the dialect {NAME} does not run on a device of kind {device.kind!r}")
 

@@ -45,10 +45,7 @@ class _Way:
 
 @dataclass(frozen=True)
 class Made:
-    """A network compiled in the way called `name`; `latencies_s` has the seconds of all ways that work.
-
-    `model` is the rewritten network that it was made of, None where that is the network as it is.
-    """
+    """A network compiled in the way called `name`; `model` is the rewritten network that it was made of, if any."""
 
     name: str
     flags: tuple[str, ...]
@@ -59,7 +56,6 @@ class Made:
 
 
 def fastest(network: Network, source: Path, target: Target, spec: str, directory: Path) -> Made:
-    """Compile a network in each way, `spec` included if there is one, time them in turns, and return the fastest."""
     function, ways = function_of(source), _ways(network, source, spec, directory)
     if _is_foreign(target):
         return _fastest_elsewhere(network, function, ways, target, directory)
@@ -69,10 +65,8 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
 
 
 def _fastest_elsewhere(network: Network, function: str, ways: dict[str, _Way], target: Target, directory: Path) -> Made:
-    """Compile a network for a machine of another kind, in the way that is the fastest on this one.
-
-    What a spec for that machine gains cannot be seen here: it is used where its flags alone are the fastest way.
-    """
+    """What a spec gains on a machine of another kind cannot be seen here: it is used where its flags alone are the
+    fastest way on this one."""
     here, refused = replace(target, config={"mcpu": "host"}), ""
     times = _times(network, function, {name: way for name, way in ways.items() if name != TUNED_NAME}, here, directory)
     for name in sorted(times, key=lambda one: times[one]):
@@ -88,7 +82,6 @@ def _fastest_elsewhere(network: Network, function: str, ways: dict[str, _Way], t
 
 
 def _ways(network: Network, source: Path, spec: str, directory: Path) -> dict[str, _Way]:
-    """Return in which ways a network may be compiled, by name."""
     from tunery.dialects.iree.rewriting import rewrite  # it needs onnx, which whoever runs a file need not have
 
     ways = {name: _Way(source, flags) for name, flags in {**FLAGS, **SEARCHED}.items()}
@@ -110,7 +103,6 @@ def _ways(network: Network, source: Path, spec: str, directory: Path) -> dict[st
 def _times(
     network: Network, function: str, ways: Mapping[str, _Way], target: Target, directory: Path
 ) -> dict[str, float]:
-    """Compile a network in each way, and return the seconds of those that compute what the first one does."""
     modules: dict[str, Module] = {}
     refused: dict[str, str] = {}
     for name, way in ways.items():
@@ -127,7 +119,6 @@ def _times(
 
 
 def _is_foreign(target: Target) -> bool:
-    """Say whether code is for another kind of machine, where alone it runs."""
     return "mtriple" in target.config
 
 
@@ -194,7 +185,6 @@ def _timed(modules: Mapping[str, Module]) -> dict[str, float]:
 
 
 def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bool, rewritten: bool = False) -> str:
-    """Return how IREE's own programs make a module of the model, or of the one that it was rewritten to."""
     told = [f"--iree-codegen-tuning-spec-path={SPEC}"] if spec else []
     plain = [one for one in flags if "tuning-spec-path" not in one]
     make = ["iree-compile", "network.mlir", *cpu_flags(target.config), *plain, *told, "-o", MODULE]
@@ -208,7 +198,6 @@ def explained(spec: str, network: Network, target: Target) -> str:
 
 
 def write(output: Path, network: Network, target: Target, made: Made, spec: str) -> None:
-    """Write a compiled network with its tuning spec and how to use both without tunery."""
     readme = (
         f"# {network.name}, tuned\n\n`{MODULE}` runs with IREE {VERSION}'s runtime, by `--function={made.function}`.\n"
         "It was made by\n\n```\n"
@@ -233,7 +222,6 @@ def write(output: Path, network: Network, target: Target, made: Made, spec: str)
 
 
 def members(archive: Archive) -> dict[str, bytes]:
-    """Return what a compiled network holds, by name."""
     return {name: archive.read(name) for name in (MODULE, SPEC, README, MODEL) if name in archive.members}
 
 

@@ -32,14 +32,12 @@ class Convolution:
 
     @property
     def operator(self) -> str:
-        """Its operator key, without a bias or anything else behind it."""
         told = {"strides": self.strides, "pads": self.pads, "dilations": self.dilations, "groups": (self.groups,)}
         tensors = {"x": (self.image, "float32"), "w": (self.weights, "float32")}
         return operator_key(f"conv{len(self.image) - 2}d", tensors, {name: one for name, one in told.items() if one})
 
     @property
     def is_of_points(self) -> bool:
-        """Whether each result is made of one place of the image alone, of all its channels."""
         return math.prod(self.weights[2:]) == 1 and self.groups == 1 and not any(self.pads)
 
 

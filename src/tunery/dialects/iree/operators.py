@@ -34,10 +34,7 @@ _STEPS = {"addf": "add", "mulf": "multiply"}
 
 @dataclass(frozen=True)
 class _Operation:
-    """One `linalg.generic`: `dims` are the loops that index each operand, `shapes` its sizes; the output comes last.
-
-    `scales` are what the loops are multiplied by.
-    """
+    """One `linalg.generic`: `dims` are the loops that index each operand; the output comes last."""
 
     result: str
     values: tuple[str, ...]
@@ -66,11 +63,9 @@ class _Dispatch:
 
 
 def operator_of(executable: str, constants: Collection[int] = (), convolution: Convolution | None = None) -> str | None:
-    """Return the operator key of an executable; None where it is not known. `constants` are arguments that do not vary.
-
-    How a constant lies in memory is the compiler's own choice: a product with a transposed one is that with the other.
-    A product of matrices may be made of a `convolution`, and be all of it.
-    """
+    """Return the operator key of an executable. How a constant lies in memory is the compiler's own choice: a product
+    with a transposed one is that with the other. A product of matrices may be made of a `convolution`, and be all of
+    it."""
     found = _read(executable)
     if found is None:
         return None
@@ -149,7 +144,6 @@ def _begun(found: _Dispatch, at: int, bias: str, channels: str, *, is_fixed: boo
 
 
 def _channels(product: _Operation, fixed: Sequence[bool], convolution: Convolution) -> str | None:
-    """Return the loop over the channels of a convolution's result; None where a product is not that convolution."""
     if len(product.values) != 3 or len(product.summed) != 1 or not _is_product(product.body) or sum(fixed[:2]) != 1:
         return None
     weights = fixed.index(True)
@@ -187,10 +181,8 @@ def _is_bias(operation: _Operation, product: _Operation, channels: str) -> bool:
 def _behind_points(
     operation: _Operation, product: _Operation, scalars: Mapping[str, float], shapes: Mapping[frozenset[str], str]
 ) -> tuple[str, ...] | None:
-    """Return the steps of an operation on each result of a convolution, whatever the order of its loops; None: others.
-
-    `shapes` has what an operand is called in a key by the product's loops that it has.
-    """
+    """Return the steps of an operation on each result of a convolution, whatever the order of its loops; `shapes` has
+    what an operand is called in a key by the product's loops that it has."""
     at = _place(operation, product)
     if at is None:
         return None
@@ -213,7 +205,6 @@ def _place(operation: _Operation, product: _Operation) -> int | None:
 
 
 def _rest(executable: str) -> str:
-    """Return what is neither a generic operation nor what its output begins with."""
     return re.sub(r"linalg\.(fill|yield)", "", _GENERIC.sub("", executable))
 
 
@@ -266,7 +257,6 @@ def _tensors(product: _Operation, constant: Sequence[bool]) -> dict[str, tuple[i
 
 
 def _is_product(body: Sequence[str]) -> bool:
-    """Say whether an operation adds the product of its two inputs to its output."""
     if len(body) != 4:
         return False
     names = re.findall(r"(%\w+): f32", body[0])

@@ -44,11 +44,9 @@ _MOST_PLACES = 64
 
 
 def rewrite(model: Path, output: Path, *, winograd: bool = True) -> bool:
-    """Write a model that computes the same, to `output`; return whether there is anything to rewrite.
-
-    Where `winograd` says so, large convolutions take Winograd's algorithm, and those of few channels stay convolutions.
-    What has inner graphs, or weights beside its file, is left as it is.
-    """
+    """Write a model that computes the same; return whether there is anything to rewrite. Where `winograd` says so,
+    large convolutions take Winograd's algorithm, and those of few channels stay. What has inner graphs, or weights
+    beside its file, is left as it is."""
     if model.stat().st_size > _LARGEST:
         return False
     whole = onnx.shape_inference.infer_shapes(onnx.load(model, load_external_data=False))
@@ -73,7 +71,6 @@ class _Windows:
 
     @property
     def whole(self) -> list[int]:
-        """The size of an image in which all windows lie, a multiple of their steps."""
         return [(n + (k - 1) // step) * step for n, k, step in zip(self.out, self.size, self.steps, strict=True)]
 
 
@@ -95,7 +92,6 @@ class _Rewriting:
         self._count = 0
 
     def run(self) -> bool:
-        """Rewrite the graph in place; return whether a convolution is written in another way now."""
         convolutions = 0
         for node in list(self._graph.node):
             made = self._made(node)
@@ -153,7 +149,6 @@ class _Rewriting:
     # -- forms of a value -----------------------------------------------------------------------------------------
 
     def _last(self, name: str) -> str:
-        """Return the channels-last form of a value."""
         if name not in self._lasts:
             known = self._constants.get(name)
             self._lasts[name] = (
@@ -163,13 +158,11 @@ class _Rewriting:
         return self._lasts[name]
 
     def _first(self, name: str) -> None:
-        """See to it that a value is there in the form that the model has it in."""
         if name in self._missing:
             self._missing.remove(name)
             self._nodes.append(helper.make_node("Transpose", [self._lasts[name]], [name], perm=_FIRST))
 
     def _operand(self, name: str) -> str | None:
-        """Return what stands for an operand beside images that are channels last, None where that is not known."""
         if self._is_image(name):
             return self._last(name)
         shape = self._shapes.get(name)
@@ -360,7 +353,6 @@ class _Rewriting:
         return made if tiles * count == windows.out[axis] else self._sliced(made, [0, 0], windows.out)
 
     def _along(self, image: str, shape: Sequence[int], axis: int, windows: "_Windows") -> list[str]:
-        """Return what each place of windows sees along one axis, rows or columns, of an image of this shape."""
         before, behind = shape[: 1 + axis], shape[2 + axis :]
         step, out = windows.steps[axis], windows.out[axis]
         image = self._reshaped(image, (*before, shape[1 + axis] // step, step, *behind))
@@ -372,7 +364,6 @@ class _Rewriting:
         return found
 
     def _sum(self, terms: Sequence[str], factors: _Array) -> str:
-        """Return the sum of terms, each with a factor."""
         used = sorted(zip(factors.tolist(), terms, strict=True), key=lambda one: -one[0])
         total = ""
         for factor, term in used:
@@ -410,7 +401,6 @@ class _Rewriting:
         return image
 
     def _sliced(self, image: str, begins: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> str:
-        """Return a part of an image, from its second axis on where no `axes` are given."""
         bounds = [self._constant(np.array(one)) for one in (begins, ends, axes or range(1, 1 + len(begins)))]
         return self._add("Slice", [image, *bounds])
 
@@ -428,10 +418,8 @@ def _results(taps: int) -> int:
 
 
 def _transforms(count: int, taps: int) -> tuple[_Array, _Array, _Array]:
-    """Return Winograd's transforms of an image, of weights, and of products to `count` results, for so many taps.
-
-    They are those of Toom and Cook's product of polynomials, transposed: points, and infinity.
-    """
+    """Return Winograd's transforms of an image, of weights, and of products to `count` results. They are those of Toom
+    and Cook's product of polynomials, transposed: points, and infinity."""
     points = np.array(_POINTS[: count + taps - 2])
     rest = [np.delete(points, at) for at in range(len(points))]
     into = [np.append(np.poly(one)[::-1], 0) for one in rest] + [np.poly(points)[::-1]]

@@ -24,7 +24,6 @@ _PROBE = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tens
 
 
 def import_onnx(model: Path, output: Path) -> None:
-    """Write the MLIR module of an ONNX file."""
     check_environment(NAME, REQUIREMENTS)
     command = [str(environment_python(NAME)), "-P", "-m", "iree.compiler.tools.import_onnx", str(model), "-o",
                str(output), "--opset-version", OPSET]  # fmt: skip
@@ -34,7 +33,6 @@ def import_onnx(model: Path, output: Path) -> None:
 
 
 def compile_module(source: str | Path, flags: Sequence[str], output: Path | None = None) -> str:
-    """Run `iree-compile` on a module, text or a file; return what it prints without an `output`."""
     check_environment(NAME, REQUIREMENTS)
     program = site_packages(NAME) / "iree" / "compiler" / "_mlir_libs" / "iree-compile"
     command = [str(program), "-" if isinstance(source, str) else str(source), *flags, "-o", str(output or "-")]
@@ -49,7 +47,6 @@ def compile_module(source: str | Path, flags: Sequence[str], output: Path | None
 def _run(
     command: Sequence[str], readable: Sequence[str | Path], output: Path | None, text: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of the environment, which reads that and these files, and writes beside its output."""
     installed: list[str | Path] = [environment_python(NAME).parents[1], sys.base_prefix]
     with tempfile.TemporaryDirectory(prefix="tunery-iree-") as scratch:  # where it compiles what it evaluates
         variables = os.environ | {"PYTHONPATH": "", "TMPDIR": scratch, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -87,20 +84,17 @@ def _device_line(flags: tuple[str, ...]) -> str:
 
 
 def native_processor() -> str:
-    """Return what IREE calls this machine's processor."""
     found = re.search(r'\bcpu = "([^"]+)"', device_line({"mcpu": "host"}))
     return found.group(1) if found else "host"
 
 
 def instructions(config: Mapping[str, Any]) -> set[str]:
-    """Return the instructions that code for an ARM processor may use, by LLVM's names."""
     found = re.search(r'\bcpu_features = "([^"]*)"', device_line(config))
     names = (name.removeprefix("+") for name in (found[1] if found else "").split(","))
     return {name for name in names if name.startswith(ARM_BEGINNINGS)}
 
 
 def _reason(stderr: str) -> str:
-    """Return the first error of a compiler's many lines, in one."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [re.sub(r"^.*?error: ", "", line) for line in lines if "error: " in line]
     return " ".join((errors or lines[-1:] or ["it says nothing"])[0].split())[:240]

@@ -27,11 +27,9 @@ class _Seen:
 
 
 class Rests:
-    """Keeps `rest` and `alone_s` of all jobs, and knows what all of them together need still.
-
-    A unit of work passes through the kinds of stages that its job has asked for so far. A kind takes the mean of the
-    job's own stages; until the first has ended, what the kind takes elsewhere.
-    """
+    """Keeps `rest` and `alone_s` of all jobs, and knows what all of them together need still. A unit of work passes
+    through the kinds of stages that its job has asked for so far. A kind takes the mean of the job's own stages; until
+    the first has ended, what the kind takes elsewhere."""
 
     def __init__(self, pool: Capacities, durations: Durations) -> None:
         self._pool = pool
@@ -42,12 +40,10 @@ class Rests:
         self._busiest: Ranking[str] = Ranking(lambda name: -self._work[name] / max(1, pool.ceiling[name]))
 
     def all_s(self) -> float:
-        """Return the seconds that the busiest resource needs for what all jobs want still."""
         name = self._busiest.first(self._work)
         return self._work[name] / max(1, self._pool.ceiling[name]) if name else 0.0
 
     def add(self, job: ScheduledJob) -> None:
-        """Take in a new or resumed job."""
         if job not in self._jobs:
             self._jobs[job] = _Seen()
             job.rest = _units_left(job) / job.share

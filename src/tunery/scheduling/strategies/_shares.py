@@ -21,9 +21,7 @@ _NEAR_OWNERS = 4
 
 class Ranking(Generic[T]):
     """Things by a key that changes: a smaller one is noted when a thing is pushed again, a larger one when it is met.
-
-    Each thing has a number of its own, which decides between equal keys.
-    """
+    Each thing has a number of its own, which decides between equal keys."""
 
     def __init__(self, key: Callable[[T], float]) -> None:
         self._key = key
@@ -41,10 +39,8 @@ class Ranking(Generic[T]):
                 heapify(self._heap)
 
     def first(self, wanted: Container[T], below: float = math.inf) -> T | None:
-        """Return the thing with the smallest key of those `wanted`, None if that is not `below`.
-
-        Things that are not wanted are forgotten where they are met.
-        """
+        """Return the thing with the smallest key of those `wanted`, None if that is not `below`; the others are
+        forgotten."""
         while self._heap and self._heap[0][0] < below:
             key, number, thing = self._heap[0]
             if thing not in wanted or self._listed.get(thing) != (key, number):
@@ -99,15 +95,12 @@ class Shares:
         self.owner(job).ready -= 1
 
     def serve(self, job: ScheduledJob, use: float, least: float) -> None:
-        """Charge a start to the job's owner; `use` is divided by the job's share.
-
-        `least` is the smallest virtual time of those who wait: the present one, at which whoever comes late begins.
-        """
+        """Charge a start to the job's owner. `least` is the smallest virtual time of those who wait: the present one,
+        at which whoever comes late begins."""
         self.now = max(self.now, least)
         self.owner(job).charge(use)
 
     def correct(self, job: ScheduledJob, use: float) -> None:
-        """Book the difference between a predicted and an actual use with the next start."""
         self.owner(job).carry += use
 
 
@@ -123,13 +116,9 @@ class _Jobs:
 
 
 class FairQueue:
-    """Offered stages of one shape: owners by their shares, an owner's jobs by what is left, a job's stages by age.
-
-    The job with the least left goes first, except that one that was not served for `patience_s` goes before all others,
-    and the longest before the shortest where it would take over `long_s` with the machine to itself. `count` stages are
-    offered; `since_s` is when one was last served or the queue was last empty; `least` is the smallest virtual time at
-    the last look.
-    """
+    """Offered stages of one shape: owners by their shares, an owner's jobs by what is left, a job's stages by age. The
+    job with the least left goes first, except that one that was not served for `patience_s` goes before all others, and
+    the longest before the shortest where it would take over `long_s` with the machine to itself."""
 
     def __init__(self, shares: Shares, needs: Needs, since_s: float) -> None:
         self.needs = needs
@@ -141,7 +130,6 @@ class FairQueue:
         self._owners: dict[int, _Jobs] = {}
 
     def push(self, stage: Stage, now_s: float) -> None:
-        """Add a stage."""
         self.count += 1
         job = stage.job
         owner = self._shares.owner(job)
@@ -164,11 +152,9 @@ class FairQueue:
             jobs.served_s[stage.job] = now_s
 
     def head(self, now_s: float, patience_s: float, window: float, long_s: float) -> tuple[float, Stage]:
-        """Return the stage whose turn it is with its owner's virtual time.
-
-        Owners whose virtual times lie within `window` of the least are as good as equal: of the first few of them, the
-        one whose job would go first in one owner's queue is served.
-        """
+        """Return the stage whose turn it is with its owner's virtual time. Owners whose virtual times lie within
+        `window` of the least are as good as equal: of the first few of them, the one whose job would go first in one
+        owner's queue is served."""
         near: list[tuple[float, int, OwnerShare]] = []
         best: tuple[float, float, float, int, Stage] | None = None
         while self._heap and len(near) < _NEAR_OWNERS:

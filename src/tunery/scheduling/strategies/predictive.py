@@ -133,11 +133,9 @@ class Predictive(Strategy):
         return None
 
     def _typical_s(self) -> float:
-        """Return what a stage takes of the kind that takes longest: the median, of kinds of which one ended lately."""
         return max((took_s for at, took_s in self._typical.values() if at > self._ended - _RECENT), default=1.0)
 
     def _beside(self, reserved: Needs, heads: list[tuple[float, Stage]], now_s: float) -> list[tuple[float, Stage]]:
-        """Return those that can start without delaying what waits for `reserved`."""
         at_s = self.pool.fits_at(reserved, now_s)
         return [head for head in heads if self._leaves_room(head[1], reserved, at_s, now_s)]
 

@@ -16,11 +16,8 @@ _adapters: dict[object, TypeAdapter[Any]] = {}  # building one takes longer than
 
 
 def encode(value: object) -> Any:  # noqa: PLR0911 - one line per kind of value
-    """Return `value` (a dataclass, or what JSON can hold) as strict JSON data.
-
-    NaN and the infinities become `{"$float": "nan"}`; a key that starts with a dollar sign gets a second one. Tuples
-    become lists.
-    """
+    """Return a dataclass, or what JSON can hold, as strict JSON data: NaN and the infinities become `{"$float":
+    "nan"}`; a key that starts with a dollar sign gets a second one. Tuples become lists."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -47,7 +44,6 @@ def _escape(key: object) -> str:
 
 
 def plain(data: Any) -> Any:
-    """Undo `encode` as far as lists and dicts go."""
     if isinstance(data, dict):
         if set(data) == {_FLOAT}:
             return float(data[_FLOAT])
@@ -56,7 +52,6 @@ def plain(data: Any) -> Any:
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """Return the `kind` that `encode` turned into `data`."""
     if kind not in _adapters:
         _adapters[kind] = TypeAdapter(kind)
     value: T = _adapters[kind].validate_python(plain(data))

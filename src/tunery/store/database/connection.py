@@ -44,7 +44,6 @@ _CONFLICTS = frozenset({"40001", "40P01"})  # serialization failure, deadlock
 
 
 def is_lost(error: DBAPIError | sqlite3.Error) -> bool:
-    """Return whether the connection to a server was lost or not made: a later attempt may succeed."""
     if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
         return False
     state = getattr(error.orig, "sqlstate", None)
@@ -58,7 +57,6 @@ def is_conflict(error: DBAPIError | sqlite3.Error) -> bool:
 
 
 def translate(error: DBAPIError | sqlite3.Error, place: str) -> StoreError:
-    """Return the StoreError that tells a user what `error` means for the store at `place`, and what to do."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     line = str(cause).strip().partition("\n")[0]
     code = getattr(cause, "sqlite_errorname", "")
@@ -103,13 +101,10 @@ class _Limits(threading.local):
 
 
 class Database:
-    """One open database, usable from several threads; each room of the store adds its methods to it.
-
-    A server that goes away (restarted, crashed, unreachable) is waited for as long as it takes, and the transaction is
-    done again, unless `waiting` says otherwise; only opening a store fails at once. Where the connection is lost during
-    a commit, the server is asked what became of it, so no transaction takes effect twice. With a `copy`, a database in
-    memory is used in place of the file.
-    """
+    """One open database, usable from several threads. A server that goes away (restarted, crashed, unreachable) is
+    waited for as long as it takes, and the transaction is done again, unless `waiting` says otherwise; only opening a
+    store fails at once. Where the connection is lost during a commit, the server is asked what became of it, so no
+    transaction takes effect twice. With a `copy`, a database in memory is used in place of the file."""
 
     def __init__(self, url: URL, copy: sqlite3.Connection | None = None) -> None:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
@@ -144,7 +139,6 @@ class Database:
 
     @property
     def url(self) -> str:
-        """What `open_store` accepts to open this store again; a password is hidden."""
         return self.place
 
     @contextmanager
@@ -167,10 +161,8 @@ class Database:
             return False
 
     def read(self, work: Callable[[Connection], T], *, repeat: bool = True) -> T:
-        """Return what `work` makes of one consistent view of the database.
-
-        `work` may run several times if the server goes away, unless not to `repeat`.
-        """
+        """Return what `work` makes of one consistent view of the database; `work` may run several times if the server
+        goes away."""
 
         def attempt() -> T:
             if why := self.moved():
@@ -181,11 +173,9 @@ class Database:
         return self._persist(attempt, repeat=repeat)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Do `work` in one transaction and return its result: durable then, undone as a whole if it raises.
-
-        `work` may run several times if the server goes away or another session is in the way; what the earlier times
-        wrote is undone. Where the store's file was deleted or replaced, what it held and `work` go to a file beside it.
-        """
+        """Do `work` in one transaction: durable then, undone as a whole if it raises. It may run several times if the
+        server goes away or another session is in the way. Where the store's file was deleted or replaced, what it held
+        and `work` go to a file beside it."""
         return self._persist(lambda: self._transact(work))
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
@@ -211,16 +201,13 @@ class Database:
             raise MovedError(why)
 
     def moved(self) -> str:
-        """Return what has become of the store's file since it was opened, "" where nothing has."""
         return "" if self._file is None else self._file.moved()
 
     def check_file(self) -> None:
-        """Raise StoreError where the store's file was deleted or replaced; it names the file with what that held."""
         if why := self.moved():
             raise self._rescued(why, None)
 
     def _rescued(self, why: str, work: Callable[[Connection], object] | None) -> StoreError:
-        """Keep beside the store all that its file held, and what is to be written; return the error that says so."""
         assert self._file is not None
         try:
             kept = self._file.rescue()
@@ -253,7 +240,6 @@ class Database:
         return bool(fate == "committed")
 
     def _persist(self, attempt: Callable[[], T], *, repeat: bool = True) -> T:
-        """Return the result of an attempt that comes through: again after a lost connection or a deadlock."""
         began, pause_s, said_s = time.monotonic(), _FIRST_PAUSE_S, -math.inf
         patience_s = min(self._limits.patience_s, self._patience_s) if repeat else 0.0
         while True:
@@ -278,7 +264,6 @@ class Database:
             raise StoreError(f"the store {self.place} was closed; open it again")
 
     def lost_jobs(self, connection: Connection, job_ids: Collection[str]) -> set[str]:  # noqa: ARG002
-        """Return those of some jobs that this opened store has acquired once and another owner has had since."""
         return set()
 
     def check(self) -> None:
@@ -296,7 +281,6 @@ class Database:
                              "restore a copy, or move the file away and import your last export")  # fmt: skip
 
     def close(self) -> None:
-        """Close all connections; what was acknowledged is already durable. Closing twice is fine."""
         self._closing.set()
         self._engine.dispose()
         if self._file is not None:
@@ -319,10 +303,8 @@ def database_time(connection: Connection) -> float:
 
 
 def batched(keys: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the keys in lists that are short enough for one query: SQLite takes 32,766 values, PostgreSQL 65,535.
-
-    A key may have up to three values.
-    """
+    """Yield lists that are short enough for one query, of keys of up to three values: SQLite takes 32,766 values,
+    PostgreSQL 65,535."""
     rest = iter(keys)
     while some := list(islice(rest, _MOST_VALUES)):
         yield some

@@ -36,11 +36,8 @@ class MovedError(StoreError):
 
 
 class StoreFile:
-    """An open store's file. What is written once it was deleted or replaced would be in no file.
-
-    So a transaction asks `moved` before and after it. What the file held is still there for who has it open:
-    `rescue` copies that.
-    """
+    """An open store's file. What is written once it was deleted or replaced would be in no file, so a transaction asks
+    `moved` before and after it. What the file held is still there for who has it open: `rescue` copies that."""
 
     def __init__(self, path: Path) -> None:
         prepare(path)
@@ -51,11 +48,7 @@ class StoreFile:
         self._lock = threading.Lock()
 
     def connect(self) -> sqlite3.Connection:
-        """Return a new connection with a write-ahead log; it makes no file.
-
-        Raises:
-            MovedError: another file is there now.
-        """
+        """Return a new connection with a write-ahead log; it makes no file."""
         uri = f"{self.path.as_uri()}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, check_same_thread=False)
         if why := self.moved():
@@ -65,7 +58,6 @@ class StoreFile:
         return connection
 
     def hold(self) -> None:
-        """Keep the file and its log open from now on, and look at both."""
         self._keeper = self.connect()
         self._keeper.execute("SELECT count(*) FROM sqlite_master").fetchone()  # which opens the log
         self._identity += tuple(_identity(f"{self.path}{suffix}") for suffix in _LOG)
@@ -83,11 +75,7 @@ class StoreFile:
         return ""
 
     def rescue(self) -> Path:
-        """Return a file beside the store with all that it held, made once; the store's log is no other file's.
-
-        Raises:
-            OSError, sqlite3.Error: it cannot be made.
-        """
+        """Return a file beside the store with all that it held, made once; the store's log is no other file's."""
         with self._lock:
             if self._rescued is None:
                 assert self._keeper is not None
@@ -107,16 +95,13 @@ class StoreFile:
             return self._rescued
 
     def close(self) -> None:
-        """Let go of the file, unless it was rescued."""
         if self._keeper is not None and self._rescued is None:
             self._keeper.close()
 
 
 def read_into_memory(path: Path) -> sqlite3.Connection:
-    """Return a database in memory with what a store that cannot be written holds now; empty where there is none.
-
-    SQLite reads a write-ahead log only with a second file beside it that it may write.
-    """
+    """SQLite reads a write-ahead log only with a second file beside it that it may write: a store that cannot be
+    written is read from memory."""
     memory = sqlite3.connect(":memory:", check_same_thread=False)
     if not path.exists():
         return memory
@@ -167,12 +152,8 @@ def is_read_only(path: Path) -> bool:
 
 
 def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
-    """Create the store file `path` and its folder for its user alone, and refuse places where a store cannot live.
-
-    Raises:
-        StoreError: a directory or a device, a network file system, or, where what is written is to be kept, an
-            unwritable place.
-    """
+    """Create the store file and its folder for its user alone, and refuse places where a store cannot live: a directory
+    or a device, a network file system, or, where what is written is to be kept, an unwritable place."""
     check_plain(path)
     try:
         if create:
@@ -199,11 +180,7 @@ def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
 
 
 def check_plain(path: Path) -> None:
-    """Refuse what is no file, or has several names, before anything is read from it or written to it.
-
-    Raises:
-        StoreError: a directory, a device, a pipe or a socket, or a file with hard links.
-    """
+    """Refuse what is no file, or has several names, before anything is read from it or written to it."""
     try:
         found = path.stat()
     except OSError:  # it is not there yet, or opening it says why not
@@ -222,7 +199,6 @@ def check_plain(path: Path) -> None:
 
 
 def file_system(directory: Path) -> str:
-    """Return the type of the file system that holds `directory` (`ext4`, `nfs4`, ...), "" where it cannot be told."""
     directory = directory.resolve()
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     return next((str(mounts[folder]) for folder in (directory, *directory.parents) if folder in mounts), "")

@@ -24,11 +24,8 @@ _START_TOLERANCE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process on a host; `token` tells apart several openers of the store within one process.
-
-    `lease` grows with every acquisition of a job, whoever acquires: it tells an owner's lease from an earlier one.
-    `version` is that of its tunery.
-    """
+    """A process on a host; `token` tells apart several openers of the store within one process. `lease` grows with
+    every acquisition of a job, whoever acquires: it tells an owner's lease from an earlier one."""
 
     host: str
     pid: int
@@ -46,11 +43,9 @@ def this_process() -> Owner:
 
 
 def lives(owner: Owner, heartbeat_at: float, now: Callable[[], float] = time.time) -> bool:
-    """Return whether the owner may still be working; `now` reads the clock of its heartbeats.
-
-    On this host the process table decides, however long the owner was silent: a suspended or busy process is never
-    robbed. Elsewhere, and where a process number seems to have been used anew, the heartbeat does.
-    """
+    """Return whether the owner may still be working. On this host the process table decides, however long the owner was
+    silent: a suspended or busy process is never robbed. Elsewhere, and where a process number seems to have been used
+    anew, the heartbeat does."""
     if owner.host != _host():
         return now() - heartbeat_at < LEASE_S
     try:
@@ -85,10 +80,8 @@ def announce(connection: Connection, job_id: str) -> None:
 
 
 async def waiting_jobs(url: URL, look_s: float) -> AsyncGenerator[None, None]:
-    """Yield whenever it is time to look for jobs that wait: when one was announced, and at the latest after `look_s`.
-
-    A server that has gone away is dialled again at each look.
-    """
+    """Yield whenever a job that waits was announced, and at the latest after `look_s`; a server that has gone away is
+    dialled again."""
     if url.get_backend_name() != "postgresql":
         while True:
             await asyncio.sleep(look_s)

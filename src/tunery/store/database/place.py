@@ -14,7 +14,6 @@ VARIABLE = "TUNERY_STORE"
 
 
 def resolve(text: str) -> URL:
-    """Return the URL of the store that `text` names; see `open_store` for what is accepted."""
     text = text or store_place()
     if "://" not in text:
         return _file(text)
@@ -34,12 +33,10 @@ def resolve(text: str) -> URL:
 
 
 def place_of(text: str) -> str:
-    """Return what the store that `text` names is called in messages: its file, or its URL without the password."""
     return shown(resolve(text))
 
 
 def file_of(text: str) -> Path | None:
-    """Return the file of the store that `text` names, None where it is on a server."""
     url = resolve(text)
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 

@@ -221,11 +221,7 @@ _versions = sa.Table("tunery_schema", metadata, sa.Column("version", sa.Integer,
 
 
 def version(connection: Connection, place: str) -> int | None:
-    """Return the version of the database's tables, None if it is empty.
-
-    Raises:
-        StoreError: it belongs to another program, or to a version of tunery whose tables this one does not know.
-    """
+    """Return the version of the database's tables, None if it is empty."""
     inspector = sa.inspect(connection)
     tables = set(inspector.get_table_names())
     if tables and _versions.name not in tables:

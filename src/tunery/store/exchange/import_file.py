@@ -47,7 +47,6 @@ def check_plain(data: Any) -> None:
 
 
 def check_task(task: Task, networks: Mapping[str, str]) -> None:
-    """Check a task's fields, and the digests and names of the networks that hold it."""
     work, target = task.workload, task.target
     _check("workload.key", work.key, _is_key)
     _check("workload.name", work.name, _is_name)
@@ -67,10 +66,7 @@ def check_task(task: Task, networks: Mapping[str, str]) -> None:
 
 
 def check_record(record: Record, created_at: float) -> None:
-    """Check a record's fields, and when it was made.
-
-    A sample or an error that is no number measured nothing and says nothing; it is kept as it is.
-    """
+    """A sample or an error that is no number measured nothing and says nothing; it is kept as it is."""
     candidate, measurement, provenance = record.candidate, record.measurement, record.provenance
     _check("created_at", created_at, lambda moment: 0 <= moment <= _LATEST)
     _check("candidate.key", candidate.key, _is_key)
@@ -92,7 +88,6 @@ def check_record(record: Record, created_at: float) -> None:
 
 
 def check_devices(devices: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check the facts of devices."""
     _check("the number of devices", len(devices), lambda count: count <= _MOST_DEVICES)
     for fingerprint, facts in devices.items():
         _check("the fingerprint of a device", fingerprint, _is_key)
@@ -147,17 +142,11 @@ _AT_ONCE, _AT_ONCE_CHARACTERS = 64, 1 << 20  # bodies that are checked by one ca
 
 class Checks(Protocol):
     """What is asked of a dialect about each workload and each candidate of a file; "" where nothing speaks against it.
+    The store knows no compiler: without these checks a program could be stored under another's key."""
 
-    The store knows no compiler: without these checks a program could be stored under another's key.
-    """
+    def workload(self, task: Task) -> str: ...
 
-    def workload(self, task: Task) -> str:
-        """Return why a task's workload must not be taken in."""
-        ...
-
-    def bodies(self, dialect: str, bodies: Sequence[str]) -> Sequence[str]:
-        """Return for each candidate's body why it must not be taken in."""
-        ...
+    def bodies(self, dialect: str, bodies: Sequence[str]) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +174,8 @@ class Measured:
 
 @dataclass
 class Survey:
-    """What a first reading of a file found: its digest, and why lines (by number) are refused.
-
-    `wanted` are the keys of tasks that have a record to be taken in; what has none is left out. `marks` are digests of
-    all up to some lines, by their numbers.
-    """
+    """What a first reading of a file found. `wanted` are the keys of tasks that have a record to be taken in. `marks`
+    are digests of all up to some lines, by their numbers."""
 
     digest: str = ""
     marks: dict[int, str] = field(default_factory=dict)
@@ -198,7 +184,6 @@ class Survey:
 
 
 def survey(path: Path, checks: Checks) -> Survey:
-    """Read a file once and check all of it."""
     surveyor, state = _Surveyor(path, checks), hashlib.sha256()
     for number, entry in entries(path, state):
         if isinstance(entry, Described):
@@ -224,14 +209,12 @@ class _Surveyor:
         self._characters = 0
 
     def describe(self, task: Task) -> None:
-        """Check a task; what another line said of it counts."""
         if task.key not in self._dialects:
             self._dialects[task.key] = task.target.dialect
             if reason := self._checks.workload(task):
                 self._refused[task.key] = reason
 
     def measure(self, number: int, record: Record) -> None:
-        """Refuse a record for its task, or have its candidate checked."""
         key, claimed = record.candidate.task_key, record.provenance.dialect
         if key not in self._dialects:
             raise _wrong(self._path, number, ValueError(f"a record of task {key}, which no line above describes"))

@@ -53,22 +53,15 @@ class ImportSummary:
 
 
 class Interchange(Database):
-    """The store's way out and in.
-
-    The first line names format and version, and the facts of the records' devices by their fingerprints; then, in any
-    order that puts a task before its records, one JSON object a line: `{"task": …, "networks": {digest: name}}` or
-    `{"record": …, "created_at": seconds}`. Files of earlier versions name neither devices nor networks.
-    """
+    """The store's way out and in. The first line names format and version, and the facts of the records' devices by
+    their fingerprints; then, in any order that puts a task before its records, one JSON object a line: `{"task": …,
+    "networks": {digest: name}}` or `{"record": …, "created_at": seconds}`."""
 
     def export_records(
         self, path: str | Path, *, account: str | None = None, network: str = "", force: bool = False
     ) -> int:
-        """Write all tasks that have records, and the records, to a file; return the number of records.
-
-        With `account` only what its jobs have measured, and no networks but its own; with `network` (a name, or a
-        digest) only its tasks. The file appears whole or not at all. With `force` it may replace a file of another
-        kind.
-        """
+        """Write all tasks that have records, and the records; return the number of records. With `account` only what
+        its jobs have measured, and no networks but its own; with `network` (a name, or a digest) only its tasks."""
         inputs = [self.path] if self.path else []
         with whole_file(Path(path), RECORDS, inputs=inputs, force=force) as file:
             text = io.TextIOWrapper(file, encoding="ascii")
@@ -79,15 +72,10 @@ class Interchange(Database):
             return count
 
     def import_records(self, path: str | Path, checks: Checks) -> ImportSummary:
-        """Take in a file that `export_records` wrote; records that are here already are not doubled.
-
-        What is taken in is a hint (`hints`): it answers no query, and no search takes its measurements for its own.
-        Devices that are not known here are `elsewhere`; facts that are not those of their fingerprint are left out.
-        A task or a candidate that does not pass `checks` is left out, with its records.
-
-        All of it is checked before anything is taken in; that is done some records at a time, so that other writers
-        need not wait for the whole. Where it is interrupted, the same call goes on.
-        """
+        """Take in a file that `export_records` wrote, as hints (`hints`): it answers no query, and no search takes its
+        measurements for its own. A task or a candidate that does not pass `checks` is left out, with its records. All
+        of it is checked before anything is taken in; that is done some records at a time, so that other writers need
+        not wait for the whole. Where it is interrupted, the same call goes on."""
         surveyed = survey(Path(path), checks)  # before the store is locked: a compiler takes its time
         reasons = Counter(surveyed.lines.values())
         summary = ImportSummary(0, 0, reasons.total(), dict(reasons.most_common()))
@@ -165,7 +153,6 @@ class _Part:
 
 
 def _parts(path: Path, surveyed: Survey) -> Iterator[_Part]:
-    """Read a file that was surveyed once more, and yield what of it is to be taken in."""
     part, state = _Part(), hashlib.sha256()
     seen: set[str] = set()
     devices: Mapping[str, Mapping[str, Any]] = {}
@@ -198,7 +185,6 @@ def _check_same(path: Path, digest: str, before: str) -> None:
 
 
 def _insert_part(connection: Connection, part: _Part) -> int:
-    """Take in a part of a file, and return how many of its records were not known."""
     insert_tasks(connection, part.tasks, imported=True)
     insert_holders(connection, part.networks)
     insert_elsewhere(connection, part.devices)

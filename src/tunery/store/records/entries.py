@@ -29,15 +29,11 @@ _columns = tuple(
 
 
 def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
-    """Return the condition that a record was made under exactly these conditions."""
     return sa.and_(*(_records.c[name] == value for name, value in provenance_row(provenance).items()))
 
 
 def tells() -> sa.ColumnElement[bool]:
-    """Return the condition that a record tells of its candidate: one that came late, after its job was lost, does not.
-
-    It alone has a latency and no rank.
-    """
+    """A record that came late, after its job was lost, does not tell: it alone has a latency and no rank."""
     return sa.or_(_records.c.rank_s.is_not(None), _records.c.latency_s.is_(None))
 
 
@@ -47,10 +43,7 @@ def is_default() -> sa.ColumnElement[bool]:
 
 
 def entries(connection: Connection, task_key: str, provenance: Provenance, *, imported: bool = False) -> list[Entry]:
-    """Return what ranking needs of all records of a task under these conditions, oldest first.
-
-    Own ones, or the `imported` ones, and never both: these may claim what they like.
-    """
+    """Own entries, or the `imported` ones, and never both: these may claim what they like."""
     origin = _records.c.imported if imported else _own
     found = _history(connection, sa.and_(_records.c.task_key == task_key, holds(provenance), origin))
     finals = [entry for entry in found if entry.mode == Mode.FINAL]
@@ -58,10 +51,7 @@ def entries(connection: Connection, task_key: str, provenance: Provenance, *, im
 
 
 def compilers_of(connection: Connection, task_keys: Collection[str], dialect: str) -> list[str]:
-    """Return the compilers of a dialect whose records of some tasks are stored, in the order of their names.
-
-    Each is found in an index, however many records it has made.
-    """
+    """Each compiler is found in an index, however many records it has made."""
     found = list[str]()
     here = sa.and_(_records.c.task_key == schema.tasks.c.key, _records.c.dialect == dialect)
     following = sa.select(sa.func.min(_records.c.compiler)).where(here, _records.c.compiler > sa.bindparam("last"))
@@ -93,11 +83,8 @@ def best_entries(
     limit: int | None = 1,
     origin: Origin | None = None,
 ) -> dict[str, list[Entry]]:
-    """Return for each task the first `limit` of what `ranked` makes of its own entries of these conditions.
-
-    All tasks are asked for at once, and no more is read than the answer needs: the fastest of each mode, from an index,
-    with all other records of their candidates, which decide whether they count.
-    """
+    """All tasks are asked for at once, and no more is read than the answer needs: the fastest of each mode, from an
+    index, with all other records of their candidates, which decide whether they count."""
     reads = {key: _Read() for key in task_keys}
     if limit is None or limit > _MANY:
         for key, found in histories(connection, task_keys, provenance).items():
@@ -200,7 +187,6 @@ def _values(database: str, name: str) -> sa.TableValuedAlias:
 
 
 def _add_samples(connection: Connection, reads: Collection[_Read], origin: Origin | None) -> None:
-    """Read the samples that decide which of a task's finals is the best."""
     close = [entry for read in reads for entry in tied(read.entries, origin) if not entry.samples_s]
     samples = _samples(connection, close)
     for read in reads if samples else ():

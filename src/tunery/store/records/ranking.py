@@ -14,11 +14,8 @@ MODES = (Mode.FINAL, Mode.RACE, Mode.SHARED)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What ranking needs to know of one record; all entries of a call share task and provenance.
-
-    `rank_s` is its place among those of its mode: a final's median at its rounds' pace, else the latency. `samples_s`
-    are those of a final, at their rounds' pace; without them its place stands for all of them.
-    """
+    """What ranking needs to know of one record. `rank_s` is its place among those of its mode: a final's median at its
+    rounds' pace, else the latency. `samples_s` are those of a final; without them its place stands for all of them."""
 
     row_id: int
     candidate_key: str
@@ -38,7 +35,6 @@ def rankable_latency(latency_s: float | None) -> float | None:
 
 
 def rank_of(measurement: Measurement) -> float | None:
-    """Return the `rank_s` of a record's entry; None if it can win nothing."""
     latency_s = rankable_latency(measurement.latency_s)
     if latency_s is None or measurement.mode is not Mode.FINAL:
         return latency_s
@@ -46,13 +42,10 @@ def rank_of(measurement: Measurement) -> float | None:
 
 
 def ranked(entries: Iterable[Entry], *, verified: bool = True, origin: Origin | None = None) -> list[Entry]:
-    """Return one entry per candidate that may be used, best first; `entries` come oldest first.
-
-    Finals outrank races, and races alone those beside others. Among finals `tunery.domain.best_first` decides (ties
-    included), among the rest latency, then the candidate's key. The latest final is a candidate's latency; a candidate
-    that ever computed a wrong result, or whose latest final failed, is out. Without `verified`, records that nobody
-    checked count too. With `origin`, only what stands for a candidate and is of that origin takes part.
-    """
+    """Return one entry per candidate that may be used, best first; `entries` come oldest first. Finals outrank races,
+    and races alone those beside others. Among finals `tunery.domain.best_first` decides, among the rest latency, then
+    the candidate's key. The latest final is a candidate's latency; a candidate that ever computed a wrong result, or
+    whose latest final failed, is out."""
     found = [entry for entry in verdicts(entries, verified=verified) if origin in {None, entry.origin}]
     finals = [entry for entry in found if entry.mode == Mode.FINAL]
     order = [finals[i] for i in best_first([_contender(entry) for entry in finals])]
@@ -74,10 +67,8 @@ def tied(entries: Iterable[Entry], origin: Origin | None = None) -> list[Entry]:
 
 
 def certain(order: Sequence[Entry], unread_s: Mapping[Mode, float]) -> list[Entry]:
-    """Return the part of a ranking that holds whatever else there is: no other record changes it.
-
-    `unread_s` has for each mode the least `rank_s` of records that were not read, and infinity where all were.
-    """
+    """Return the part of a ranking that no other record changes; `unread_s` has for each mode the least `rank_s` of
+    records that were not read."""
     found: list[Entry] = []
     for mode in MODES:
         part, unread = [entry for entry in order if entry.mode == mode], unread_s[mode]
@@ -91,11 +82,8 @@ def certain(order: Sequence[Entry], unread_s: Mapping[Mode, float]) -> list[Entr
 
 
 def kept(entries: Sequence[Entry], keep: int) -> set[int]:
-    """Return the row ids that survive pruning: all records of the `keep` best candidates and of the baselines.
-
-    Verified candidates come first; unverified ones fill what is left. Wrong results survive too, or a candidate that is
-    known to be wrong could come back and win.
-    """
+    """Verified candidates come first; unverified ones fill what is left. Wrong results survive too, or a candidate that
+    is known to be wrong could come back and win."""
     order = [entry.candidate_key for entry in (*ranked(entries), *ranked(entries, verified=False))]
     chosen = set(list(dict.fromkeys(order))[:keep])
     finals = [entry for entry in ranked(entries) if entry.mode == Mode.FINAL]

@@ -43,11 +43,7 @@ _HINTS_READ = 200
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """Records of one task, and charges that are stored with them; without a task, charges alone.
-
-    Raises:
-        StoreError: a record is of another task.
-    """
+    """Records of one task, and charges that are stored with them; without a task, charges alone."""
 
     task: Task | None
     records: tuple[Record, ...]
@@ -80,10 +76,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A measurement of a job as its history has it: `rank_s` as in ranking, `paid_s` what building and measuring took.
-
-    `created_at` is when it was stored, in seconds since 1970.
-    """
+    """A measurement of a job as its history has it: `rank_s` as in ranking, `paid_s` what building and measuring
+    took."""
 
     task_key: str
     candidate_key: str
@@ -107,11 +101,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class KnownOperator:
-    """What the store knows of one task under one set of conditions; latencies are in seconds, None where unknown.
-
-    `best_s` is that of the deliverable candidate `best`, made in the search or by the compiler (`origin`), in a run of
-    `mode`; `baseline_s` is that of the compiler's own schedule. `records` counts measurements, the last at `last_at`.
-    """
+    """What the store knows of one task under one set of conditions. `best_s` is that of the deliverable candidate
+    `best`, in a run of `mode`; `baseline_s` is that of the compiler's own schedule."""
 
     name: str
     kind: str
@@ -132,11 +123,8 @@ class KnownOperator:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The best that is known of a task, and of the compiler's default for it, under one set of conditions.
-
-    `default_final_s` is what the default took in the last finals, timed beside what won (None where there were none): a
-    default that loses is not verified to the end there, so of what may be delivered only its first race is known.
-    `searched` says that a candidate of a search was run: then the default has won, or was beaten.
-    """
+    `default_final_s` is what the default took beside what won: a default that loses is not verified to the end there.
+    `searched` says that a candidate of a search was run: then the default has won, or was beaten."""
 
     best: Record | None
     baseline: Record | None
@@ -152,14 +140,10 @@ class Records(Database):
         self._known_tasks: set[str] = set()
 
     def add_record(self, task: Task, record: Record, charges: Iterable[Charge] = ()) -> int:
-        """Store a record and return its number; it is durable, together with `charges`, when this returns."""
         return self.add_records(task, [record], charges)
 
     def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
-        """Store several records of one task at the price of one commit, and return the last one's number (0: none).
-
-        What comes for a job that this store has lost to another owner is kept, marked `late`, and never the best.
-        """
+        """What comes for a job that this store has lost to another owner is kept, marked `late`, and never the best."""
         return self.add_all([Addition(task, tuple(records), tuple(charges))])[0]
 
     def add_all(self, additions: Sequence[Addition]) -> list[int]:
@@ -204,10 +188,8 @@ class Records(Database):
         limit: int | None = None,
         imported: bool = False,
     ) -> list[Record]:
-        """Return the records that agree with everything given, oldest first; `limit` keeps the latest ones.
-
-        Those that were imported are among them only where that is asked for: nobody here has seen what they tell.
-        """
+        """Return the records that agree with everything given, oldest first; `limit` keeps the latest ones. Imported
+        ones only where that is asked for: nobody here has seen what they tell."""
         query = sa.select(_records.c.body, _records.c.document).order_by(_records.c.id.desc()).limit(limit)
         if not imported:
             query = query.where(_own)
@@ -232,7 +214,6 @@ class Records(Database):
         return self.read(lambda connection: [Trial(*row) for row in connection.execute(query)])
 
     def failures(self, job_id: str, limit: int) -> list[Failure]:
-        """Return the latest `limit` candidates of a job that failed, oldest first."""
         no_failure = (Outcome.OK.value, Outcome.ABANDONED.value, Outcome.FILTERED.value)
         columns = (_records.c.task_key, _records.c.candidate_key, _records.c.outcome,
                    _records.c.document["measurement"]["detail"].as_string(), _records.c.created_at)  # fmt: skip
@@ -242,10 +223,7 @@ class Records(Database):
         return [Failure(task, key, outcome, detail or "", when) for task, key, outcome, detail, when in found[::-1]]
 
     def measured_keys(self, task_key: str, provenance: Provenance) -> set[str]:
-        """Return the keys of the candidates that were tried under these conditions: no need to try them again.
-
-        What a filter dropped was not tried, and what came late, for a job that was lost by then, does not count.
-        """
+        """What a filter dropped was not tried, and what came late, for a job that was lost by then, does not count."""
         tried = _records.c.outcome != Outcome.FILTERED.value
         here = (_records.c.task_key == task_key, holds(provenance), tells(), _own)
         query = sa.select(_records.c.candidate_key).where(*here, tried)
@@ -254,13 +232,8 @@ class Records(Database):
     def best(
         self, task_key: str, provenance: Provenance, *, limit: int | None = 1, origin: Origin | None = None
     ) -> list[Record]:
-        """Return the deliverable records made under exactly these conditions, one per candidate, best first.
-
-        Finals outrank races, and the latest final is a candidate's latency. What the samples do not separate from the
-        fastest is tied: the baseline comes first, then the smaller key (`tunery.domain.best_first`). A candidate that
-        ever gave a wrong result, or whose latest final failed, is left out. With `origin`, only records of that
-        origin take part. The time it takes grows with what it returns, not with the number of records.
-        """
+        """Return the deliverable records made under exactly these conditions, one per candidate, best first (`ranked`).
+        The time it takes grows with what it returns, not with the number of records."""
 
         return self.best_of([task_key], provenance, limit=limit, origin=origin)[task_key]
 
@@ -277,11 +250,8 @@ class Records(Database):
     def offers(
         self, task_keys: Collection[str], provenance: Provenance, devices: Sequence[KnownDevice], limit: int
     ) -> dict[str, list[Offer]]:
-        """Return for each task the verified records of `devices` that are faster than the default there, fastest first.
-
-        At most `limit` of each device and version of the compiler, all else as in `provenance`, whose own are not among
-        them. How fast they are here, and with this version, is not known.
-        """
+        """Return for each task the verified records of `devices`, and of other versions of the compiler, that are
+        faster than the default there. How fast they are here is not known."""
         found: dict[str, list[Offer]] = {key: [] for key in task_keys}
         compilers = self.read(lambda connection: compilers_of(connection, task_keys, provenance.dialect))
         for device, compiler in product(devices, compilers):
@@ -317,10 +287,8 @@ class Records(Database):
         return self.read(ask)
 
     def hints(self, task_key: str, provenance: Provenance, limit: int) -> list[str]:
-        """Return bodies of the candidates that imported records of a task call fast, those of this device first.
-
-        Made by the same compiler. Neither that they are right nor that they are fast is known here.
-        """
+        """Return what imported records call fast, those of this device first. Neither that they are right nor that they
+        are fast is known here."""
         query = (
             sa.select(_records.c.body)
             .where(
@@ -339,16 +307,13 @@ class Records(Database):
         return list(dict.fromkeys(unpack(body) for body in bodies))[:limit]
 
     def imported_workloads(self) -> set[str]:
-        """Return the keys of workloads whose programs came from another store, and from no network here."""
         query = sa.select(schema.workloads.c.key).where(schema.workloads.c.imported)
         return set(self.read(lambda connection: connection.execute(query).scalars().all()))
 
     def skipped(self, task: Task, provenance: Provenance) -> list[Skipped]:
-        """Say which records of the task's workload `best` did not use, and why."""
         return self.skipped_of([task], provenance)[task.key]
 
     def skipped_of(self, tasks: Collection[Task], provenance: Provenance) -> dict[str, list[Skipped]]:
-        """Do as `skipped` for several tasks at once; return it by the tasks' keys."""
         columns = (_records.c.task_key, schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
                    _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable,
                    _records.c.imported)  # fmt: skip
@@ -389,7 +354,6 @@ class Records(Database):
         return [stored_task(row) for row in self.read(lambda connection: connection.execute(query).mappings().all())]
 
     def task(self, task_key: str) -> Task:
-        """Return one task; its weight is 1."""
         query = task_query().where(schema.tasks.c.key == task_key)
         row = self.read(lambda connection: connection.execute(query).mappings().first())
         if row is None:
@@ -397,10 +361,7 @@ class Records(Database):
         return stored_task(row)
 
     def tasks_like(self, start: str, account: str | None = None) -> list[Task]:
-        """Return the tasks whose key, or whose workload's key, is `start`, or else begins with it.
-
-        With `account` those only that its jobs have measured, or that their networks hold.
-        """
+        """Return the tasks whose key, or whose workload's key, is `start`, or else begins with it."""
         keys = (schema.tasks.c.key, schema.tasks.c.workload_key)
         query = task_query().where(sa.or_(*(key.startswith(start, autoescape=True) for key in keys)))
 
@@ -431,12 +392,8 @@ class Records(Database):
         skip: int = 0,
         limit: int | None = 100,
     ) -> list[KnownOperator]:
-        """Return what is known of operators, by kind and name: those whose name or kind holds `text`.
-
-        With a `pattern`, those whose key it matches; with `workloads`, those of these workloads and what has the same
-        operator key as one of them, in whatever dialect. With `account`, those only that jobs of this account have
-        measured, and of their measurements these.
-        """
+        """Return what is known of operators, by kind and name. With `workloads`, those of these workloads and what has
+        the same operator key as one of them, in whatever dialect."""
         tasks, kinds, targets, r = schema.tasks, schema.workloads, schema.targets, _records
         conditions = (r.c.task_key, r.c.dialect, r.c.compiler, r.c.device, r.c.settings)
         query = sa.select(*conditions, sa.func.count().label("records"), sa.func.max(r.c.created_at).label("last_at"))
@@ -549,7 +506,6 @@ def _operator(
 
 
 def task_query() -> sa.Select[tuple[Any, ...]]:
-    """Return the query for stored tasks, by key, with the columns that `stored_task` reads."""
     tasks, workloads, targets = schema.tasks, schema.workloads, schema.targets
     return (
         sa.select(
@@ -565,11 +521,8 @@ def task_query() -> sa.Select[tuple[Any, ...]]:
 
 
 def insert_tasks(connection: Connection, tasks: Iterable[Task], *, imported: bool = False) -> None:
-    """Insert those tasks, with their workloads and targets, that are not there yet.
-
-    A workload that an import has brought gives way to one of a network here, and one whose operator has no key or
-    another one to one with a key.
-    """
+    """A workload that an import has brought gives way to one of a network here, and one whose operator has no key or
+    another one to one with a key."""
     by_key = {task.key: task for task in tasks}.values()
     if not by_key:
         return

@@ -90,7 +90,6 @@ def record_row(record: Record, created_at: float) -> dict[str, Any]:
 
 
 def provenance_row(provenance: Provenance) -> dict[str, str]:
-    """Return the columns that all must agree for records to be compared."""
     return {name: getattr(provenance, name) for name in CONDITIONS}
 
 
@@ -114,9 +113,8 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """`count` records that were not used. `reason` is the first thing that differs: target, dialect, compiler, device,
-    settings, imported, failed, unverified or outdone; `found` is its value in these records.
-    """
+    """`count` records that were not used. `reason` is the first thing that differs, `found` its value in these
+    records."""
 
     reason: str
     found: str
@@ -128,7 +126,6 @@ class Skipped:
 
 
 def classify(rows: Iterable[Mapping[str, Any]], task_key: str, wanted: Provenance) -> list[Skipped]:
-    """Sum up rows (a `count` of records with equal columns each), largest count first."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         counts[_reason(row, task_key, wanted)] += row["count"]

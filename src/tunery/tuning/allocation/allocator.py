@@ -48,7 +48,6 @@ class Gain:
         return mean if math.isinf(self.limit) else self.limit * -math.expm1(-mean / self.limit)
 
     def expected_s(self, more: float) -> float:
-        """Return the seconds that `more` trials are expected to take off the latency."""
         return self.best_s * -math.expm1(-self.expected(more))
 
     def draw(self, more: float, count: int, random: np.random.Generator) -> npt.NDArray[np.float64]:
@@ -60,10 +59,8 @@ class Gain:
 
 
 def believe(trials: Sequence[int], best_s: Sequence[float | None], floor_s: float = 0.0) -> Gain | None:
-    """Return the belief after batches of `trials` each, with `best_s` after each; None before anything valid.
-
-    `floor_s` is the least latency thinkable (0: unknown); even at the floor 2 % are left, for it is only believed.
-    """
+    """Return the belief after batches of `trials` each. `floor_s` is the least latency thinkable (0: unknown); even at
+    the floor 2 % are left, for it is only believed."""
     counts = np.cumsum(np.maximum(trials, 1))
     seen = [(int(n), best) for n, best in zip(counts, best_s, strict=True) if best is not None and best > 0]
     if not seen:
@@ -124,11 +121,7 @@ class Cost:
 
 @dataclass
 class TaskProgress:
-    """What is known of one task, batch by batch.
-
-    `best_s` is the best latency after each (None: nothing valid yet), `trials` how many candidates each tried, `costs`
-    what each took.
-    """
+    """What is known of one task, batch by batch: the best latency after each, its trials, what it took."""
 
     task_key: str
     weight: int
@@ -154,7 +147,6 @@ class TaskProgress:
         self.costs.append(cost)
 
     def lately(self, unit: Unit, prices: Prices | None) -> tuple[float, int]:
-        """Return what the last batches took, and how many trials they were."""
         amount = sum(cost.amount(unit, prices) for cost in self.costs[-_WINDOW:])
         return amount, sum(self.trials[-_WINDOW:])
 
@@ -167,18 +159,15 @@ class Chooser(Protocol):
 
 
 class Allocator:
-    """Chooses tasks by gain per cost; each task first gets one batch, in the given order.
-
-    A task whose gain per cost is less than a tenth of the best one's is preempted: it gets nothing, even while the best
-    are busy, until they have fallen to its level. What it has reached keeps counting in the network's latency.
-    """
+    """Chooses tasks by gain per cost; each task first gets one batch, in the given order. A task whose gain per cost is
+    less than a tenth of the best one's is preempted: it gets nothing, even while the best are busy, until they have
+    fallen to its level. What it has reached keeps counting in the network's latency."""
 
     def __init__(self, standings: list[TaskProgress], unit: Unit = Unit.TIME, prices: Prices | None = None) -> None:
         self.standings = {standing.task_key: standing for standing in standings}
         self._unit, self._prices = unit, prices
 
     def next(self, size: int) -> TaskProgress | None:
-        """Return the task for the next batch of `size` trials, None while there is none to give it to."""
         alive = [s for s in self.standings.values() if not s.exhausted]
         fresh = [s for s in alive if not s.batches and not s.in_flight]
         if fresh:
@@ -190,17 +179,14 @@ class Allocator:
         return max(ready, key=lambda s: (scores[s.task_key], s.task_key), default=None)
 
     def preempted(self, size: int) -> set[str]:
-        """Return the keys of the tasks that would get nothing now."""
         scores = self._scores([s for s in self.standings.values() if not s.exhausted], size)
         level = _PREEMPTED_BELOW * max(scores.values(), default=0.0)
         return {key for key, score in scores.items() if score < level}
 
     def peak_rate(self) -> float:
-        """Return the highest flop/s any task has reached."""
         return max((s.flop / s.latency_s for s in self.standings.values() if s.latency_s), default=0.0)
 
     def belief(self, standing: TaskProgress, rate: float) -> Gain | None:
-        """Return what a task may still win, None while nothing of it is valid."""
         return believe(standing.trials, standing.best_s, standing.flop / (_HEADROOM * rate) if rate > 0 else 0.0)
 
     def _scores(self, alive: list[TaskProgress], size: int) -> dict[str, float]:
@@ -208,7 +194,6 @@ class Allocator:
         return {s.task_key: self.gain_per_cost(s, rate, size, mean) for s in alive if s.batches}
 
     def mean_cost(self) -> float:
-        """Return what a trial took lately, over all tasks."""
         every = [each.lately(self._unit, self._prices) for each in self.standings.values()]
         return sum(amount for amount, _ in every) / max(sum(trials for _, trials in every), 1)
 

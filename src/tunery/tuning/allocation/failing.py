@@ -39,10 +39,7 @@ _PARAMETERS: dict[str, Any] = {
 
 
 class FailureModel:
-    """Bagged trees (Breiman 1996) on rows of a layout; each leaf is drawn to the share of failures among all.
-
-    Without a layout there are no rows, and nothing is learned.
-    """
+    """Bagged trees (Breiman 1996) on rows of a layout; each leaf is drawn to the share of failures among all."""
 
     def __init__(self, layout: Layout | None) -> None:
         self._layout = layout
@@ -59,10 +56,7 @@ class FailureModel:
                 self._due = min(self._due, _MOST_ROWS * _GROWTH)
 
     def likelihoods(self, rows: Sequence[bytes]) -> list[float] | None:
-        """Return the likelihood of each candidate to fail; None before there are five failures and five successes.
-
-        A candidate without features has 0.
-        """
+        """Return the likelihood of each candidate to fail; None before there are five failures and five successes."""
         failures = sum(failed for _, failed in self._rows.values())
         if failures < LEAST_FAILURES or len(self._rows) - failures < LEAST_SUCCESSES:
             return None

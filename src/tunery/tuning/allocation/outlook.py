@@ -28,20 +28,15 @@ class _Course:
         return replace(self, more=self.more + trials)
 
     def next_gain_s(self, trials: float) -> float:
-        """Return the weighted seconds that the next trials are expected to win, after those that are planned."""
         return self.weight * (self.gain.expected_s(self.more + trials) - self.gain.expected_s(self.more))
 
 
 def outlook(  # noqa: PLR0917 - what the prediction is made of
     standings: Sequence[TaskProgress], fixed_s: float, cores: int, prices: Prices, seed: int = 0, pace: float = 1.0
 ) -> tuple[Prospect, ...]:
-    """Return the predicted latency of the network after more spending, for shares of the trials spent so far.
-
-    `fixed_s` is the latency of what cannot be tuned. Trials go where the expected gain per core-second is the largest.
-    The time is what these trials take where each core-second they hold takes `pace` of the machine's, 1 where all cores
-    are kept busy. Each standing's latest latency is where its course begins (`reaching`); empty while one has none. A
-    trial of a task that has had none takes what it takes elsewhere.
-    """
+    """Return the predicted latency of the network for shares of the trials spent so far, which go where the expected
+    gain per core-second is the largest. Each core-second they hold takes `pace` of the machine's, 1 where all cores are
+    kept busy. A trial of a task that has had none takes what it takes elsewhere."""
     allocator = Allocator(list(standings))
     rate, courses = allocator.peak_rate(), []
     trials = max(sum(sum(standing.trials) for standing in standings), 1)
@@ -74,11 +69,8 @@ def outlook(  # noqa: PLR0917 - what the prediction is made of
 
 
 def reaching(standing: TaskProgress, latency_s: float) -> TaskProgress:
-    """Return a task's course as one that has reached `latency_s`: all its latencies in this proportion.
-
-    Races flatter whoever wins them, and the finals say by how much. What nothing valid is known of begins at
-    `latency_s`, with nothing but the prior gain.
-    """
+    """Return a task's course as one that has reached `latency_s`: all its latencies in this proportion. Races flatter
+    whoever wins them, and the finals say by how much."""
     raced_s = standing.latency_s
     if raced_s is not None and raced_s > 0:
         scale = latency_s / raced_s

@@ -48,18 +48,14 @@ class Audit:
 
     @property
     def rate(self) -> float | None:
-        """The share of false drops among those audited, None before any was.
-
-        A task has one winner, so this falls with the number of candidates whatever the filter knows: `lost` does not.
-        """
+        """A task has one winner, so this falls with the number of candidates whatever the filter knows: `lost` does
+        not."""
         return self.winners / self.audited if self.audited else None
 
     @property
     def lost(self) -> float | None:
-        """The share of tasks whose winner the filter drops, None before anything was audited.
-
-        A dropped winner is seen only if it is audited, so each counts for as many as were dropped for one audited.
-        """
+        """A dropped winner is seen only if it is audited, so each counts for as many as were dropped for one
+        audited."""
         if not self.audited or not self.tasks:
             return None
         return min(self.winners * self.dropped / self.audited / self.tasks, 1.0)
@@ -104,7 +100,6 @@ class CandidateFilter:
         self._groups: deque[list[tuple[float, float]]] = deque()
 
     def tau(self) -> tuple[float, int]:
-        """Return the model's rank correlation on this task's latest candidates, and how many they are."""
         agree = differ = 0
         for group in self._groups:
             for i, (score, latency_s) in enumerate(group):
@@ -117,7 +112,6 @@ class CandidateFilter:
         return ((agree - differ) / (agree + differ) if agree + differ else 0.0), count
 
     def share(self) -> float:
-        """Return the share of the next proposal that is to be dropped."""
         tau, count = self.tau()
         if self._prior_tau is not None:
             prior = _WITHIN_PROPOSALS * self._prior_tau
@@ -132,11 +126,8 @@ class CandidateFilter:
         return math.ceil(wanted / (1 - self.share()) - 1e-9)
 
     def sort(self, scores: Sequence[float | None], wanted: int) -> Sorted:
-        """Choose among candidates with these scores (higher is faster); those without one come first.
-
-        At most `wanted` are kept, the audited among them; what the proposer gave too little is dropped too little. Each
-        that is not among the best has the same chance to be audited.
-        """
+        """Keep at most `wanted`, the audited among them; what the proposer gave too little is dropped too little. Each
+        that is not among the best has the same chance to be audited."""
         keep = min(wanted, len(scores) - int(self.share() * len(scores) + 1e-9))
         ranked = sorted(range(len(scores)), key=lambda i: -math.inf if (score := scores[i]) is None else -score)
         if keep == len(scores):
@@ -151,12 +142,10 @@ class CandidateFilter:
         )  # fmt: skip
 
     def doomed(self, scores: Sequence[float | None]) -> tuple[int, ...]:
-        """Return which of a proposal that is built as a whole the filter would drop: the lowest, up to its share."""
         scored = sorted((score, i) for i, score in enumerate(scores) if score is not None)
         return tuple(sorted(i for _, i in scored[: int(self.share() * len(scores) + 1e-9)]))
 
     def learn(self, group: Sequence[tuple[float, float]]) -> None:
-        """Take in one proposal's measured candidates: the scores they had then, and latencies (inf for a failure)."""
         if len(group) > 1:
             self._groups.append(list(group))
         while len(self._groups) > 1 and sum(len(one) for one in self._groups) - len(self._groups[0]) >= _MEMORY:

@@ -23,7 +23,6 @@ class CandidateResult:
 
     @classmethod
     def of(cls, candidate: Candidate, measurement: Measurement) -> CandidateResult:
-        """Return what the search keeps of a measurement."""
         return cls(
             candidate,
             measurement.outcome,

@@ -26,7 +26,6 @@ class BuiltBaselines:
         return self._built is None
 
     async def get(self, payer: Context) -> TaskBaselines:
-        """Return them, built."""
         async with self._building:
             if self._built is None:
                 self._built = await self._build(payer)
@@ -72,12 +71,9 @@ def predicted_s(
     builds_s: float = 0.0,
     inputs_mb: float = 0.0,
 ) -> float:
-    """Return about how long the finals of a task with `count` finalists take, `builds_s` of which builds take.
-
-    Each is loaded, verified on `inputs_mb` megabytes of inputs and settled; three quarters of the turns are left out,
-    of those behind. MobileNetV2's 32 tasks took 9 s in all on an idle machine, ResNet-18's 18, whose weights are large,
-    25 to 40 s.
-    """
+    """Each finalist is loaded, verified on `inputs_mb` megabytes of inputs and settled; three quarters of the turns are
+    left out, of those behind. MobileNetV2's 32 tasks took 9 s in all on an idle machine, ResNet-18's 18, whose weights
+    are large, 25 to 40 s."""
     turns = min(count, FINALISTS / 4) * ROUNDS
     entrants = (0.025 + 0.02 * inputs_mb) * (count + 1)
     return 0.2 + entrants + builds_s + 6 * (baseline_s or 0.05) + turns * (best_s or 0.0)
@@ -91,10 +87,8 @@ async def hold(  # noqa: PLR0917 - what one round needs
     baseline_s: float | None,
     at_hand: MutableMapping[str, Artifact],
 ) -> tuple[float | None, list[Measurement]]:
-    """Time `challengers` beside the baseline, record all; return its latency now, and all results.
-
-    Those that are not `at_hand` (by key) are built first, and are so afterwards.
-    """
+    """Time `challengers` beside the baseline, record all; return its latency now, and all results. Those that are not
+    `at_hand` (by key) are built first, and are so afterwards."""
     # A baseline without a latency is faulty: it would cost the others their common round.
     entrants = [baselines.baseline] if baseline_s else []
     for candidate in challengers:
@@ -123,10 +117,8 @@ async def time_in_turns(  # noqa: PLR0917 - what one call needs
     baseline_s: float | None,
     rounds: int = ROUNDS,
 ) -> list[Measurement]:
-    """Have `worker` verify the entrants and time them in turns, with weights from memory, and return their results.
-
-    One that takes the worker down costs itself alone.
-    """
+    """Verify the entrants and time them in turns, with weights from memory. One that takes the worker down costs itself
+    alone."""
 
     async def timed(some: Sequence[Entrant]) -> list[Measurement]:
         results: list[Measurement] = await context.runtime.call(

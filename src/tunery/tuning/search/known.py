@@ -26,12 +26,10 @@ class KnownCandidates:
         return self._told.keys()
 
     def get(self, key: str) -> Observation | None:
-        """Return a candidate's latest result."""
         return self._told.get(key)
 
     @property
     def default(self) -> Observation | None:
-        """What the compiler does untuned, if it was measured."""
         return next((told for told in self._told.values() if told.candidate.origin is Origin.BASELINE), None)
 
     def fastest_s(self) -> float | None:
@@ -44,7 +42,6 @@ class KnownCandidates:
         return min(ended, default=None)
 
     def near_best(self, drift: float) -> list[str]:
-        """Return the keys of those that ran and are at most `drift` slower than the best, fastest first."""
         bound_s = (self.best_s() or 0.0) * (1 + drift)
         ran = [t for t in self._told.values() if t.outcome in _RAN and t.latency_s and t.latency_s <= bound_s]
         trials = [told for told in ran if told.candidate.origin is not Origin.BASELINE]
@@ -61,7 +58,6 @@ class KnownCandidates:
         return any(t.outcome in _RAN and t.candidate.origin is not Origin.BASELINE for t in self._told.values())
 
     def remember(self, told: Observation) -> None:
-        """Take in an earlier result, which the proposer is opened with."""
         self._told[told.candidate.key] = told
 
     def served(self, told: Observation) -> None:
@@ -69,10 +65,7 @@ class KnownCandidates:
         self._told[told.candidate.key] = self._unheard[told.candidate.key] = told
 
     def keep(self, told: Observation, *, tell: bool = True) -> bool:
-        """Take in a result, in the stead of an earlier one; return whether it is the candidate's first.
-
-        `tell` says that the proposer is to hear it.
-        """
+        """Return whether it is the candidate's first result; `tell` says that the proposer is to hear it."""
         key, before = told.candidate.key, self._told.get(told.candidate.key)
         self._told[key] = told
         if tell:
@@ -80,7 +73,6 @@ class KnownCandidates:
         return before is None
 
     def consistent(self) -> bool:
-        """Say whether all that the proposer is still to hear is known."""
         return self._unheard.keys() <= self._told.keys()
 
     def unheard(self) -> list[Observation]:
@@ -89,10 +81,8 @@ class KnownCandidates:
         return news
 
     def opening(self) -> list[Observation]:
-        """Return what a new proposer is opened with, fastest first; what was filtered is left for it to hear.
-
-        That has no row worth a replay, nor anything to teach a model.
-        """
+        """Return what a new proposer is opened with, fastest first. What was filtered has no row worth a replay, nor
+        anything to teach a model: it is left for it to hear."""
         self._unheard = {key: told for key, told in self._told.items() if told.outcome is Outcome.FILTERED}
         history = [told for told in self._told.values() if told.outcome is not Outcome.FILTERED]
         # Rows are asked for the best and an even share of the rest: replaying all would take minutes.
@@ -100,7 +90,6 @@ class KnownCandidates:
 
 
 def tried(records: Sequence[Record], job_id: str) -> dict[str, Outcome]:
-    """Return how the candidates ended that a job tried, by key; one that was measured again, as it ended last."""
     return {
         record.candidate.key: record.measurement.outcome
         for record in records

@@ -29,7 +29,6 @@ class TaskProposer:
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
 
     async def propose(self, payer: Context, state: SearchState, count: int) -> Proposal:
-        """Return about `count` candidates, in a stage that `payer` is charged for."""
         try:
             async with stage(payer, self._task, "propose", Role.PROPOSER, count, self._worker) as grant:
                 await self._open_if_needed(payer, state)
@@ -71,10 +70,8 @@ FAILING_DETAIL = "likely to fail to build or run"
 
 @dataclass(frozen=True, slots=True)
 class FilteredProposal:
-    """A proposal's fresh candidates: to `build` with their feature rows, `served` from the store, and the rest.
-
-    `dropped` are not built, each for the reason in `reasons`; `outranked` of them for their rank alone.
-    """
+    """A proposal's fresh candidates: to `build`, `served` from the store, and `dropped`, `outranked` of them for their
+    rank alone."""
 
     build: tuple[Candidate, ...]
     features: tuple[bytes, ...]
@@ -89,7 +86,6 @@ class FilteredProposal:
         return len(self.build) + len(self.served) + self.outranked
 
     def records(self, context: Context) -> list[Record]:
-        """Return a job's records of what is not built."""
         return [
             context.record(candidate, Measurement(Outcome.FILTERED, detail=why))
             for candidate, why in zip(self.dropped, self.reasons, strict=True)
@@ -119,18 +115,15 @@ class ProposalFilter:
         self._best = ""
 
     def audit(self, winner: str | None = None) -> Audit:
-        """Return what is known of the filter's errors by now; `winner` is the task's best by its finals, if held."""
         won = (winner or self._best) in self._audited
         return Audit(self._dropped, len(self._audited), int(won))
 
     def ask(self, wanted: int) -> int:
-        """Return how many candidates to ask the proposer for."""
         return self._filter.ask(wanted) if self._trimming.filter else wanted
 
     def select(
         self, proposal: Proposal, known: Collection[str], served: Mapping[str, Observation], wanted: int
     ) -> FilteredProposal:
-        """Choose at most `wanted` candidates to build: none that is `known`, or `served` from what others measured."""
         numbers = [i for i, candidate in enumerate(proposal.candidates) if candidate.key not in known]
         served = {key: told for i in numbers if (told := served.get(key := proposal.candidates[i].key))}
         numbers = [i for i in numbers if proposal.candidates[i].key not in served]
@@ -167,9 +160,7 @@ class ProposalFilter:
 
     def _risky(self, proposal: Proposal, numbers: Sequence[int]) -> tuple[dict[int, str], list[int]]:
         """Return which candidates will probably fail, with why, and a random part of these that is built all the same.
-
-        These are not ranked: a model that has learned of failures would drop them for the same reason.
-        """
+        These are not ranked: a model that has learned of failures would drop them for the same reason."""
         if not self._failing or not self._trimming.filter:
             return {}, []
         found = self._failing.likelihoods([proposal.features[i] for i in numbers]) or [0.0] * len(numbers)
@@ -178,14 +169,12 @@ class ProposalFilter:
         return {i: f"{FAILING_DETAIL} ({100 * likely[i]:.0f} %)" for i in likely if i not in tried}, tried
 
     def measured(self, key: str, *, helped: bool) -> None:
-        """Hear that a candidate was measured, and whether it was the best so far."""
         if key in self._watched:
             self._audited.add(key)
         if helped:
             self._best = key
 
     def learn(self, told: Sequence[Observation]) -> None:
-        """Take in the results of one proposal: how well had the model ranked it?"""
         group = []
         for one in told:
             self.measured(one.candidate.key, helped=False)  # one that did not even build

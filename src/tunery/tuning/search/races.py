@@ -32,7 +32,6 @@ class MeasurementConcurrency:
 
     @property
     def degree(self) -> int:
-        """How many of the task's measurements may share the device now."""
         return self._degree.degree
 
     @property
@@ -40,17 +39,14 @@ class MeasurementConcurrency:
         return self._degree.deviation
 
     def audits(self, timed: Sequence[Timed]) -> list[Timed]:
-        """Return which of a batch's measurements to repeat alone: some that failed, and a random share of the others.
-
-        Only those with a few samples tell a deviation; what was abandoned after one run has told enough.
-        """
+        """Repeat some that failed, and a random share of the others. Only those with a few samples tell a deviation;
+        what was abandoned after one run has told enough."""
         count = self._degree.audits(len(timed))
         failed = [one for one in timed if one[1].outcome in _PERHAPS_SHARING][:count]
         whole = [one for one in timed if one[1].mode is Mode.SHARED and len(one[1].samples_s) >= _TIMED]
         return failed + self._random.sample(whole, min(count, len(whole)))
 
     def observe(self, pairs: Sequence[tuple[Measurement, Measurement]]) -> int:
-        """Take in a batch's repeated measurements (beside others, then alone) and return the next degree."""
         both = [(shared.latency_s, alone.latency_s) for shared, alone in pairs if shared.latency_s]
         deviations = [shared_s / alone_s - 1 for shared_s, alone_s in both if shared_s and alone_s]
         failures = sum(not shared.latency_s and alone.outcome is Outcome.OK for shared, alone in pairs)
@@ -109,7 +105,6 @@ class Races:
 
     @property
     def degree(self) -> int:
-        """How many of the task's candidates may be raced at once now; 1 before the first."""
         return self._beside.degree if self._beside else 1
 
     async def race(  # noqa: PLR0917 - what one race needs
@@ -121,7 +116,6 @@ class Races:
         incumbent_s: float | None = None,
         degree: int = 1,
     ) -> Measurement:
-        """Race one candidate on a measurer that is held, one of `degree` that share the device."""
         latencies = self._latencies
         return await race(
             payer, self._task, worker, entrant, reference,
@@ -130,13 +124,9 @@ class Races:
         )  # fmt: skip
 
     async def run(self, payer: Context, built: Sequence[BuiltCandidate], reference: Artifact) -> list[BuiltCandidate]:
-        """Race what was built on as many slots at once as the task bears, and repeat a share of that alone.
-
-        Returns what ended ok; the artifacts of all others are discarded.
-
-        Those that others disturbed are raced once more when the machine is ours again, and so are those that were given
-        up beside others at a degree that proves too high.
-        """
+        """Race what was built on as many slots at once as the task bears, repeat a share of that alone, and return what
+        ended ok. Those that others disturbed are raced once more when the machine is ours again, and so are those that
+        were given up beside others at a degree that proves too high."""
         left, again, last = deque(built), set[str](), dict[str, Outcome]()
         while left:
             degree = self._sharing(payer).degree
@@ -168,7 +158,6 @@ class Races:
         degree: int,
         slots: int,
     ) -> None:
-        """Race what is left, one after the other, until nothing is or others take the machine."""
         loop, foreign = asyncio.get_running_loop(), payer.runtime.foreign
         size, begun = -(-len(left) // slots), False
         async with stage(payer, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:

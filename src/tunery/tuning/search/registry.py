@@ -19,10 +19,7 @@ _CLOSE_DEADLINE_S = 60.0
 
 
 class SearchRegistry:
-    """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it.
-
-    With `keep_logs` each search keeps its events, for a replay.
-    """
+    """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it."""
 
     def __init__(self, runtime: Runtime, *, keep_logs: bool = False) -> None:
         self._runtime, self._keep_logs = runtime, keep_logs
@@ -38,7 +35,6 @@ class SearchRegistry:
         return self._learnings[name]
 
     async def join(self, context: Context, tasks: Sequence[Task]) -> list[TaskSearch]:
-        """Return the tasks' searches after letting the job take part in them."""
         stored = await stored_tasks(context, tasks)
         return [self._join(context, task, known) for task, known in zip(tasks, stored, strict=True)]
 
@@ -55,7 +51,6 @@ class SearchRegistry:
         return search
 
     def leave(self, context: Context) -> None:
-        """Let a job go out of all its searches; those that are nobody's any more are closed."""
         for key, (search, proposer) in list(self._open.items()):
             if context.job_id in search.jobs and search.leave(context):
                 del self._open[key]

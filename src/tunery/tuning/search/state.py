@@ -40,7 +40,6 @@ class _Proposals:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes: the proposer failed too often, or had nothing new too often."""
         return self.failures >= _PROPOSER_TRIES or self.stale >= _STALE_TRIES
 
     def ask(self, size: int) -> Decision:
@@ -74,7 +73,6 @@ class _Proposals:
         self.proposed.difference_update(key for key in keys if key not in self.known)
 
     def _new(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-        """Return those that are neither known nor on their way, each once."""
         fresh = {one.key: one for one in candidates if one.key not in self.known and one.key not in self.proposed}
         return tuple(fresh.values())
 
@@ -91,16 +89,13 @@ class _Finals:
     begun: tuple[int, float | None] = (0, None)
 
     def add_news(self) -> None:
-        """Take in that a candidate was measured: finals may be due."""
         self.stale = True
         self.news += 1
 
     def decided(self, challengers: Iterable[str]) -> bool:
-        """Whether all of them have been in finals already."""
         return self.best is not None and self.held.issuperset(challengers)
 
     def ask(self, challengers: Sequence[str]) -> ev.HoldFinals | None:
-        """Return whether finals of these would decide anything."""
         if not challengers:
             return None  # nothing ran right: the compiler's default stays
         if self.decided(challengers):
@@ -144,7 +139,6 @@ class SearchState:
         self._builds, self._build_s = 0, 0.0
 
     def handle(self, event: Event) -> Decision | None:
-        """Take in what happened, and return what is to be done now, if anything."""
         decision = self._take_in(event)
         if self.log is not None:
             self.log.append(SearchStep(event, decision))
@@ -152,7 +146,6 @@ class SearchState:
 
     @classmethod
     def replay(cls, task: Task, log: Sequence[SearchStep]) -> SearchState:
-        """Run a recorded log again and return the search in its final state."""
         state = cls(task, keep_log=True)
         for number, entry in enumerate(log):
             decision = state.handle(entry.event)
@@ -164,7 +157,6 @@ class SearchState:
 
     @property
     def restored(self) -> bool:
-        """Whether the store's records were taken in."""
         return self._restored
 
     @property
@@ -177,30 +169,24 @@ class SearchState:
 
     @property
     def finals_due(self) -> bool:
-        """Whether anything was measured since the last finals that they were not held of."""
         return self._finals.stale
 
     def weight_of(self, job_id: str) -> int:
-        """Return how often the task occurs in a job's network."""
         return self._jobs[job_id].weight
 
     def outcomes(self, job_id: str) -> Counter[Outcome]:
-        """Return how the candidates of a job that takes part ended."""
         return Counter(self._jobs[job_id].tried.values())
 
     def taken(self) -> Set[str]:
-        """Return the keys of the candidates that are known or on their way."""
         return self.known.keys() | self._proposals.proposed
 
     def fastest_s(self) -> float | None:
         return self.known.fastest_s()
 
     def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
-        """Say whether a result is faster than all before it."""
         return outcome is Outcome.OK and latency_s is not None and latency_s < (self.fastest_s() or math.inf)
 
     def raced_s(self) -> float | None:
-        """Return the best latency by races, the compiler's default included."""
         return _least(self.known.best_s(), self.baseline_s)
 
     @property
@@ -225,10 +211,8 @@ class SearchState:
 
     @property
     def proven_s(self) -> float | None:
-        """The latency of what would be delivered: of the best verified record, or of the compiler's default.
-
-        Where all candidates were given up against the default there are no finals to be held.
-        """
+        """The latency of what would be delivered: of the best verified record, or of the compiler's default. Where all
+        candidates were given up against the default there are no finals to be held."""
         if self._finals.best is not None and self._finals.best.final:
             return self._finals.best.latency_s
         stays = not self.task.tunable or self.progress.exhausted or any(self.progress.trials)
@@ -238,7 +222,6 @@ class SearchState:
         return self._build_s / max(self._builds, 1)
 
     def validate_state(self) -> None:
-        """Check every invariant of the state."""
         proposals, progress = self._proposals, self.progress
         weight = sum(job.weight for job in self._jobs.values())
         checks = {
@@ -359,10 +342,8 @@ class SearchState:
         return Counted(tuple(self._count_trial(event, fresh=fresh)), helped)
 
     def _count_trial(self, event: ev.CandidateMeasured, *, fresh: bool) -> Iterable[str]:
-        """Count a candidate once for each job, as it ended last; another job's only where that job is open to it.
-
-        What is beyond that a job is merely served: it learns from it and may deliver it.
-        """
+        """Count a candidate once for each job, as it ended last; another job's only where that job is open to it. What
+        is beyond that a job is merely served: it learns from it and may deliver it."""
         key, outcome = event.result.candidate.key, event.result.outcome
         counted = []
         for job_id, job in self._jobs.items():

@@ -21,7 +21,6 @@ class StoredTask:
 
 
 async def stored_tasks(context: Context, tasks: Sequence[Task]) -> list[StoredTask]:
-    """Return what is stored of each task."""
     here = context.provenance
 
     def read(store: Store) -> list[StoredTask]:
@@ -31,7 +30,6 @@ async def stored_tasks(context: Context, tasks: Sequence[Task]) -> list[StoredTa
 
 
 async def stored_records(context: Context, task: Task) -> list[Record]:
-    """Return a task's records under a job's conditions, oldest first."""
     return await context.store.read(lambda store: store.records(task.key, provenance=context.provenance))
 
 
@@ -40,7 +38,6 @@ async def stored_best(context: Context, task: Task) -> Best | None:
 
 
 async def measured_elsewhere(context: Context, task: Task, keys: Collection[str]) -> dict[str, Observation]:
-    """Return by key what was measured meanwhile, by others, of the candidates with these keys."""
     here = context.provenance
 
     def read(store: Store) -> list[Record]:
@@ -72,11 +69,8 @@ _LOST = 2  # workers that may be lost to such candidates
 
 
 async def hinted(context: Context, task: Task) -> list[Candidate]:
-    """Return the candidates that others call fast for a task, under the keys of the programs that they are.
-
-    First those that were the best on a compatible device, or by another version of the compiler, then those of imported
-    records. What does not fit the task, or may not be used, is left out.
-    """
+    """Return the candidates that others call fast, under the keys of the programs that they are: first those that were
+    the best on a compatible device, or by another version of the compiler, then those of imported records."""
     device = await context.runtime.device()
 
     def ask(store: Store) -> list[str]:

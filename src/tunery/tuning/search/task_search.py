@@ -32,11 +32,8 @@ _NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs 
 
 
 class TaskSearch:
-    """Proposes, builds, measures and records the candidates of one task, for all jobs that have joined.
-
-    Whichever job asks for a step pays for it (`payer`); what it finds is everybody's. What is known, and what follows
-    from it, is in `state`.
-    """
+    """Proposes, builds, measures and records the candidates of one task. Whichever job asks for a step pays for it
+    (`payer`); what it finds is everybody's. What is known, and what follows from it, is in `state`."""
 
     def __init__(self, state: SearchState, proposer: str, learning: Learning, proposal_filter: ProposalFilter) -> None:
         self.task, self.state = state.task, state
@@ -62,13 +59,11 @@ class TaskSearch:
             self.state.handle(restored)
 
     def leave(self, context: Context) -> bool:
-        """Let a job go; the search is left to the others. Return whether it was the last."""
         del self.jobs[context.job_id]
         self.state.handle(ev.Left(context.job_id))
         return not self.jobs
 
     def _restored(self, context: Context, stored: StoredTask) -> ev.Restored:
-        """Return what the store knows of this task under the same conditions."""
         raced = [one for one in stored.records if one.measurement.mode is not Mode.FINAL]
         trials = [
             one.measurement
@@ -85,7 +80,6 @@ class TaskSearch:
         )
 
     def discard_artifacts(self, runtime: Runtime) -> None:
-        """Remove all that was built for this search; nobody searches the task any more."""
         for artifact in (*self._at_hand.values(), *self._baselines.take()):
             runtime.discard(artifact)
         self._at_hand.clear()
@@ -93,7 +87,6 @@ class TaskSearch:
     # -- the compiler's default -----------------------------------------------------------------------------------
 
     async def measure_baseline(self, payer: Context) -> None:
-        """Build the reference and measure what the compiler does untuned, once per task and store."""
         async with self._one_at_a_time:
             if self.state.baseline_s is None:
                 await self._measure_baseline(payer)
@@ -127,13 +120,11 @@ class TaskSearch:
             return None
 
     def leave_out(self, error: Exception) -> None:
-        """Give the task no more trials: its own program cannot be built or run."""
         self.state.handle(ev.LeftOut(str(error)))
 
     # -- search ---------------------------------------------------------------------------------------------------
 
     async def batch(self, payer: Context, size: int) -> int:
-        """Propose, build and measure up to `size` candidates; return how many were tried."""
         candidates: Sequence[Candidate] = ()
         mine: Sequence[Candidate] = ()
         known = self.state.known
@@ -153,10 +144,8 @@ class TaskSearch:
         return len(candidates)
 
     async def _claimed(self, payer: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return the candidates that are this process's to measure; what others have measured is served.
-
-        Where others are at work on all of them, wait until they are done, or gone, or the job is cut off.
-        """
+        """Return the candidates that are this process's to measure; what others have measured is served. Where others
+        are at work on all of them, wait until they are done, or gone, or the job is cut off."""
         left = {one.key: one for one in candidates}
         while left:
             granted = await self._claim(payer, tuple(left))
@@ -181,7 +170,6 @@ class TaskSearch:
         await payer.store.write(lambda store: store.claims.give_up(*claim))
 
     async def _latency_elsewhere_s(self, payer: Context, baseline: Candidate) -> float | None:
-        """Return the latency of the compiler's default that another process has measured."""
         told = (await measured_elsewhere(payer, self.task, {baseline.key})).get(baseline.key)
         if told is None:
             raise WithdrawnError("another process is measuring the compiler's default")
@@ -237,7 +225,6 @@ class TaskSearch:
         return cost_s + _FIRST_RUNS * untimed_s
 
     async def finals(self, payer: Context) -> None:
-        """Hold the finals, unless nothing was measured since the last."""
         async with self._one_at_a_time:
             if self.state.finals_due:
                 await self._hold_finals(payer)
@@ -277,7 +264,6 @@ class TaskSearch:
     async def _keep(
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> ev.Counted:
-        """Store a measurement and its cost in one commit, and let it take the place of an earlier one."""
         await payer.account.record(self.task, [payer.record(candidate, measurement)], bills)
         open_to = tuple(job_id for job_id, job in self.jobs.items() if job.takes_part)
         counted = self.state.handle(
@@ -289,7 +275,6 @@ class TaskSearch:
         return counted
 
     def report(self, job_id: str) -> TaskState:
-        """Return the task's standing for the report of a job that takes part."""
         state, workload, outcomes = self.state, self.task.workload, self.state.outcomes(job_id)
         best_key = state.best.candidate_key if state.best else None
         audit = self._filter.audit(best_key)
@@ -325,5 +310,4 @@ class TaskSearch:
 
 
 def _defer(payer: Context, built: BuiltCandidate) -> None:
-    """Defer what a build took until its candidate was raced."""
     payer.account.defer(built.candidate, built.build.core_s)
