@@ -1,23 +1,17 @@
-"""A task's search as a state machine: any order of events keeps it whole, and a recorded one is replayed as it was."""
+"""A task's search as a state machine: any order of steps keeps it whole."""
 
-import asyncio
-from collections import Counter
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from search_tools import context_of, fake_tasks, runtime_in
+from search_tools import fake_tasks
 
 from tunery.dialects import Observation
 from tunery.domain import Candidate, Mode, Origin, Outcome
-from tunery.store import open_store
 from tunery.tuning.allocation.allocator import Cost
-from tunery.tuning.search import events as ev
-from tunery.tuning.search.events import Best, CandidateResult
-from tunery.tuning.search.registry import SearchRegistry
-from tunery.tuning.search.state import SearchState
+from tunery.tuning.search.state import Best, CandidateResult, SearchState
 
 TASK = fake_tasks("fake:states?tasks=1")[0]
 FAILURES_BORNE, IDLE_BORNE = 2, 2
@@ -41,7 +35,7 @@ class AnySearch(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = SearchState(TASK, keep_log=True)
+        self.state = SearchState(TASK)
         self.batches: list[tuple[str, ...]] = []
         self.measured: dict[str, CandidateResult] = {}
         self.untold: dict[str, Observation] = {}
@@ -54,13 +48,13 @@ class AnySearch(RuleBasedStateMachine):
         return {key for batch in self.batches for key in batch}
 
     def joined(self, job: str, weight: int) -> None:
-        self.state.handle(ev.Joined(job, weight))
+        self.state.join(job, weight, {})
         self.weights[job], self.trials[job] = weight, set()
 
     @initialize()
     def begins(self) -> None:
         self.joined("a", 1)
-        self.state.handle(ev.Restored("a", ()))
+        self.state.restore("a", ())
 
     @rule(job=st.sampled_from(JOBS), weight=st.integers(1, 9))
     def job_joins(self, job: str, weight: int) -> None:
@@ -71,12 +65,11 @@ class AnySearch(RuleBasedStateMachine):
     @rule(data=st.data())
     def job_leaves(self, data: st.DataObject) -> None:
         job = data.draw(st.sampled_from(sorted(self.weights)))
-        self.state.handle(ev.Left(job))
+        self.state.leave(job)
         del self.weights[job], self.trials[job]
 
-    def handed_out(self, decision: ev.Decision | None) -> None:
-        assert isinstance(decision, ev.Build)
-        keys = [one.key for one in decision.candidates]
+    def handed_out(self, candidates: Sequence[Candidate]) -> None:
+        keys = [one.key for one in candidates]
         assert len(keys) == len(set(keys))
         assert not self.in_flight.intersection(keys), "a candidate that is on its way is handed out again"
         assert not self.measured.keys() & set(keys), "a candidate that is known is handed out again"
@@ -84,30 +77,27 @@ class AnySearch(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 6), hints=some_keys, proposed=some_keys, dropped=some_keys)
     def batch_begins(self, size: int, hints: list[str], proposed: list[str], dropped: list[str]) -> None:
-        decision = self.state.handle(ev.BatchAsked(size))
-        if isinstance(decision, ev.FetchHints):
-            self.state.handle(ev.HintsFound(tuple(map(candidate, hints))))
-            decision = self.state.handle(ev.BatchAsked(size))
-        if isinstance(decision, ev.AskProposer):
-            told = self.state.handle(ev.NewsAsked())
-            assert isinstance(told, ev.Tell)
-            assert {one.candidate.key: one for one in told.results} == self.untold
+        if self.state.hints is None:
+            self.state.hints = tuple(map(candidate, hints))
+        build = self.state.take_hints(size)
+        if not build:
+            assert {one.candidate.key: one for one in self.state.known.unheard()} == self.untold
             self.untold.clear()
             taken = self.measured.keys() | self.in_flight
-            left = tuple(key for key in dropped if key not in taken and key not in proposed)
+            left = [key for key in dropped if key not in taken and key not in proposed]
             fresh = [key for key in proposed if key not in taken]
-            build = tuple(map(candidate, proposed))
-            decision = self.state.handle(ev.Proposed(build, left, len(fresh), not proposed and not dropped))
+            none = not proposed and not dropped
+            build = self.state.propose(map(candidate, proposed), left, len(fresh), empty=none)
             self.failed_in_a_row = 0
-        self.handed_out(decision)
+        self.handed_out(build)
 
     @rule()
     def proposer_fails(self) -> None:
         before = self.state.problem
-        decision = self.state.handle(ev.ProposerFailed("it crashed"))
+        again = self.state.proposer_failed("it crashed")
         self.failed_in_a_row += 1
         gives_up = self.failed_in_a_row > FAILURES_BORNE
-        assert decision == (ev.Build(()) if gives_up else ev.AskProposer())
+        assert again != gives_up
         if gives_up:
             assert self.state.progress.exhausted
             assert "it crashed" in self.state.problem
@@ -121,30 +111,29 @@ class AnySearch(RuleBasedStateMachine):
         payer = data.draw(st.sampled_from(sorted(self.weights)))
         found = result(key, outcome, latency_s)
         before_s = self.fastest_s()
-        counted = self.state.handle(ev.CandidateMeasured(payer, found, tuple(sorted(open_to))))
-        assert isinstance(counted, ev.Counted)
+        counted, helped = self.state.measure(payer, found, open_to)
         fresh = key not in self.measured
         expected = {job for job in self.weights if fresh and (job == payer or job in open_to)}
-        assert set(counted.jobs) == expected, "a trial counts once, for who pays and for who takes part"
+        assert set(counted) == expected, "a trial counts once, for who pays and for who takes part"
         faster = found.latency_s is not None and (before_s is None or found.latency_s < before_s)
-        assert counted.helped == (outcome is Outcome.OK and faster)
+        assert helped == (outcome is Outcome.OK and faster)
         for job in expected:
             self.trials[job].add(key)
         self.measured[key] = found
-        self.untold[key] = found.told
+        self.untold[key] = found.observation
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def batch_ends(self, data: st.DataObject) -> None:
         batch = self.batches.pop(data.draw(st.integers(0, len(self.batches) - 1)))
-        self.state.handle(ev.BatchEnded(batch, Cost(1.0)))
+        self.state.end_batch(batch, Cost(1.0))
         assert self.state.progress.trials[-1] == sum(key in self.measured for key in batch)
 
     @rule(data=st.data(), news=st.booleans(), latency_s=st.floats(1e-6, 1.0))
     def finals_are_held(self, data: st.DataObject, news: bool, latency_s: float) -> None:
-        self.state.handle(ev.FinalsBegun())
+        self.state.begin_finals()
         ok = sorted(key for key, one in self.measured.items() if one.outcome is Outcome.OK)
-        if self.state.handle(ev.FinalsAsked(tuple(ok))) is None:
+        if not self.state.finals_decide(ok):
             assert not ok or not self.state.finals_due
             return
         assert ok
@@ -153,7 +142,7 @@ class AnySearch(RuleBasedStateMachine):
         else:
             news = False
         best = Best(ok[0], latency_s, final=True)
-        self.state.handle(ev.FinalsHeld(tuple(ok), (False,) * len(ok), 2.0, best))
+        self.state.end_finals(ok, (False,) * len(ok), 2.0, best)
         assert self.state.finals_due == news, "finals are due again only for what was measured meanwhile"
         assert self.state.proven_s == latency_s
 
@@ -162,21 +151,14 @@ class AnySearch(RuleBasedStateMachine):
 
     @invariant()
     def is_whole(self) -> None:
-        self.state.validate_state()
+        progress = self.state.progress
+        assert len(progress.best_s) == len(progress.trials) == len(progress.costs)
+        assert progress.exhausted or not self.state.problem, "a task with a problem is searched"
         assert self.state.fastest_s() == self.fastest_s()
         assert self.state.progress.weight == sum(self.weights.values())
         for job, keys in self.trials.items():
             ended = self.state.outcomes(job)
             assert ended.total() - ended[Outcome.FILTERED] == len(keys)
-
-    def teardown(self) -> None:
-        log = self.state.log
-        assert log is not None
-        again = SearchState.replay(TASK, log)
-        assert again.progress == self.state.progress
-        assert (again.best_s, again.problem, again.taken()) == (
-            self.state.best_s, self.state.problem, self.state.taken(),
-        )  # fmt: skip
 
 
 TestAnySearch = AnySearch.TestCase
@@ -186,87 +168,51 @@ TestAnySearch.settings = settings(max_examples=40, stateful_step_count=30, deadl
 def test_a_search_that_finds_nothing_new_ends() -> None:
     state = SearchState(TASK)
     for _ in range(IDLE_BORNE):
-        state.handle(ev.Proposed((candidate("a"),), fresh=0))
+        state.propose((candidate("a"),), (), 0)
         assert not state.progress.exhausted
-    state.handle(ev.Proposed((candidate("a"),), fresh=0))
+    state.propose((candidate("a"),), (), 0)
     assert state.progress.exhausted
-    assert state.handle(ev.ProposerFailed("it crashed")) == ev.AskProposer()
+    assert state.proposer_failed("it crashed")
     assert not state.problem, "what another batch meets then is no problem of the task"
 
 
 def test_what_was_cut_short_may_be_proposed_again_and_what_was_measured_may_not() -> None:
     state = SearchState(TASK)
     build = (candidate("a"), candidate("b"))
-    assert state.handle(ev.Proposed(build, fresh=2)) == ev.Build(build)
-    assert state.handle(ev.Proposed(build, fresh=2)) == ev.Build(())
-    state.handle(ev.CandidateMeasured("job", result("a")))
-    state.handle(ev.BatchEnded(("a", "b"), Cost(1.0)))
-    assert state.handle(ev.Proposed(build, fresh=2)) == ev.Build((candidate("b"),))
+    assert state.propose(build, (), 2) == build
+    assert state.propose(build, (), 2) == ()
+    state.measure("job", result("a"))
+    state.end_batch(("a", "b"), Cost(1.0))
+    assert state.propose(build, (), 2) == (candidate("b"),)
 
 
 def test_a_record_of_before_is_neither_news_nor_proposed_again() -> None:
     state = SearchState(TASK)
-    state.handle(ev.Joined("job", 3, (("a", Outcome.OK),)))
+    state.join("job", 3, {"a": Outcome.OK})
     dropped = result("b", Outcome.FILTERED)
-    state.handle(ev.Restored("job", (("job", result("a")), ("other", dropped)), ("a",), cost=Cost(2.0)))
+    state.restore("job", (("job", result("a")), ("other", dropped)), ("a",), cost=Cost(2.0))
     assert (state.progress.trials, state.best_s, state.finals_due) == ([1], 1e-3, True)
-    assert state.handle(ev.NewsAsked()) == ev.Tell(())
-    assert state.handle(ev.ProposerOpening()) == ev.Tell((result("a").told,))
+    assert state.known.unheard() == []
+    assert state.known.opening() == [result("a").observation]
     build = (candidate("a"), candidate("b"))
-    assert state.handle(ev.Proposed(build, fresh=1)) == ev.Build((candidate("b"),)), "another's filter is not ours"
+    assert state.propose(build, (), 1) == (candidate("b"),), "another's filter is not ours"
 
 
 def test_a_stored_race_of_the_default_hides_no_race_that_is_faster() -> None:
     default = CandidateResult(candidate("default", Origin.BASELINE), Outcome.OK, 1e-2)
     state = SearchState(TASK)
-    state.handle(ev.Joined("job", 1))
-    state.handle(ev.Restored("job", (("job", default),), best=Best("default", 1e-2, final=False)))
-    state.handle(ev.CandidateMeasured("job", result("a", latency_s=1e-3)))
+    state.join("job", 1, {})
+    state.restore("job", (("job", default),), best=Best("default", 1e-2, final=False))
+    state.measure("job", result("a", latency_s=1e-3))
     assert state.best_s == pytest.approx(1e-3)
 
 
 def test_what_a_delivery_has_timed_hides_no_race_that_is_faster() -> None:
     delivered = CandidateResult(candidate("near"), Outcome.OK, 5e-3, Mode.FINAL)
     state = SearchState(TASK)
-    state.handle(ev.Joined("job", 1))
-    state.handle(ev.Restored("job", (("", delivered),), best=Best("near", 5e-3, final=True)))
-    state.handle(ev.BaselineTimed(1e-2))
+    state.join("job", 1, {})
+    state.restore("job", (("", delivered),), best=Best("near", 5e-3, final=True))
+    state.baseline_s = 1e-2
     assert state.best_s == pytest.approx(5e-3)
-    state.handle(ev.CandidateMeasured("job", result("a", latency_s=1e-3)))
+    state.measure("job", result("a", latency_s=1e-3))
     assert state.best_s == pytest.approx(1e-3)
-
-
-def test_a_log_that_leads_elsewhere_is_refused() -> None:
-    state = SearchState(TASK, keep_log=True)
-    state.handle(ev.Proposed((candidate("a"),), fresh=1))
-    assert state.log is not None
-    entry = state.log[0]
-    with pytest.raises(AssertionError, match="entry 0"):
-        SearchState.replay(TASK, [ev.SearchStep(entry.event, ev.Build(()))])
-
-
-def test_what_a_search_did_is_replayed_from_its_events(tmp_path: Path) -> None:
-    async def searched() -> SearchState:
-        with pytest.MonkeyPatch.context() as patch, open_store(str(tmp_path / "store.db")) as store:
-            async with runtime_in(tmp_path, patch) as runtime:
-                registry = SearchRegistry(runtime, keep_logs=True)
-                job = context_of(runtime, store, seed=3)
-                source = "fake:replayed?tasks=1&space=6x6x4&seed=5&refuse=0.1&fail=0.1"
-                [search] = await registry.join(job, fake_tasks(source)[:1])
-                await search.measure_baseline(job)
-                for size in (4, 8):
-                    await search.batch(job, size)
-                await search.finals(job)
-                registry.leave(job)
-                return search.state
-
-    state = asyncio.run(searched())
-    state.validate_state()
-    assert state.log is not None
-    kinds = Counter(type(entry.event) for entry in state.log)
-    assert kinds[ev.FinalsHeld] == 1
-    assert kinds[ev.CandidateMeasured] > 8
-    again = SearchState.replay(state.task, state.log)
-    assert (again.progress, again.best, again.best_s, again.baseline_s) == (
-        state.progress, state.best, state.best_s, state.baseline_s,
-    )  # fmt: skip

@@ -54,9 +54,6 @@ class Board:
     async def record(self, payer: object, candidate: Candidate, measurement: Measurement, bills: object) -> None:
         self.recorded.append((candidate.key, measurement))
 
-    async def correct(self, payer: object, candidate: Candidate, measurement: Measurement, cost: object) -> None:
-        await self.record(payer, candidate, measurement, cost)
-
 
 @pytest.fixture
 def boards(monkeypatch: pytest.MonkeyPatch) -> type[Board]:
@@ -104,7 +101,7 @@ def degrees(board: Board, batches: int, seen: list[int] | None = None) -> list[i
     """Run batches of the same candidates, and return the degree that each began with."""
 
     async def main() -> list[int]:
-        task_races, taken = Races(TASK, board, board), []
+        task_races, taken = Races(TASK, board, board.record, board.record), []
         for number in range(batches):
             if seen is not None and number == 10:
                 board.sharing = {}
@@ -130,7 +127,7 @@ def test_a_disturbance_that_goes_is_forgotten(boards: type[Board]) -> None:
 def test_who_was_given_up_at_a_degree_that_proves_too_high_is_raced_again_alone(boards: type[Board]) -> None:
     board = boards({2: 1.4})
     taken = batch(0, [0.9, *[1.2 + 0.01 * i for i in range(15)]])
-    asyncio.run(Races(TASK, board, board).run(board.context, taken, Artifact("r", "r", 1)))
+    asyncio.run(Races(TASK, board, board.record, board.record).run(board.context, taken, Artifact("r", "r", 1)))
     winner = [measurement for key, measurement in board.recorded if key == "0-0"]
     assert winner[0].outcome is Outcome.ABANDONED
     assert (winner[-1].outcome, winner[-1].mode) == (Outcome.OK, Mode.RACE)
@@ -141,6 +138,6 @@ def test_who_was_given_up_at_a_degree_that_proves_too_high_is_raced_again_alone(
 def test_where_neighbours_disturb_nothing_nothing_is_raced_again(boards: type[Board]) -> None:
     board = boards({})
     entrants = batch(0, [1.2 + 0.01 * i for i in range(16)])
-    asyncio.run(Races(TASK, board, board).run(board.context, entrants, Artifact("r", "r", 1)))
+    asyncio.run(Races(TASK, board, board.record, board.record).run(board.context, entrants, Artifact("r", "r", 1)))
     assert sum(measurement.mode is Mode.SHARED for _, measurement in board.recorded) == 16
     assert sum(measurement.mode is Mode.RACE for _, measurement in board.recorded) == 4, "a quarter, to know"

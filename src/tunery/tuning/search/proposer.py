@@ -15,7 +15,6 @@ from tunery.tuning.allocation.failing import LIKELY, FailureModel
 from tunery.tuning.allocation.trimming import Audit, CandidateFilter
 from tunery.tuning.calls import Context, stage
 from tunery.tuning.learning import Learning
-from tunery.tuning.search.events import NewsAsked, ProposerOpening, Tell
 from tunery.tuning.search.state import SearchState
 
 PROPOSE_DEADLINE_S = 180.0
@@ -33,7 +32,7 @@ class TaskProposer:
             async with stage(payer, self._task, "propose", Role.PROPOSER, count, self._worker) as grant:
                 await self._open_if_needed(payer, state)
                 proposal: Proposal = await payer.runtime.call(
-                    self._worker, "propose", self._task.key, count, _told(state.handle(NewsAsked())),
+                    self._worker, "propose", self._task.key, count, state.known.unheard(),
                     deadline_s=PROPOSE_DEADLINE_S,
                 )  # fmt: skip
         except (EngineError, DialectError):
@@ -46,7 +45,7 @@ class TaskProposer:
         runtime, learning = payer.runtime, self._learning
         generation = runtime.engine.generation(self._worker)
         if self._opened is None or self._opened[0] != generation:
-            history = _told(state.handle(ProposerOpening()))
+            history = state.known.opening()
             rows: Sequence[bytes] = await runtime.call(
                 self._worker, "open", self._task, history, learning.model, payer.seed, learning.warm_start,
                 state.generic_only_reason, deadline_s=PROPOSE_DEADLINE_S,
@@ -57,11 +56,6 @@ class TaskProposer:
         elif self._opened[1] != learning.version and learning.model:
             await runtime.call(self._worker, "learn", learning.model, deadline_s=PROPOSE_DEADLINE_S)
             self._opened = (generation, learning.version)
-
-
-def _told(decision: object) -> list[Observation]:
-    assert isinstance(decision, Tell)
-    return list(decision.results)
 
 
 FILTERED_DETAIL = "ranked low by the cost model"

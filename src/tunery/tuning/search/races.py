@@ -3,11 +3,10 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from tunery.domain import Artifact, Calibration, Candidate, Measurement, Mode, Outcome, Task
+from tunery.domain import Artifact, Calibration, Measurement, Mode, Outcome, Task
 from tunery.engines import Role
 from tunery.measuring.calibration import starting_degree
 from tunery.measuring.degree import Degree
@@ -16,6 +15,7 @@ from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import Context, Entrant, race, stage
 from tunery.tuning.pipeline import BuiltCandidate, together
+from tunery.tuning.search.state import SearchState
 
 Timed = tuple[Entrant, Measurement]
 
@@ -57,30 +57,6 @@ AUDIT = "audit"
 """The stage to which what is timed again alone is charged, and the mark in its record's context: it is no trial."""
 
 
-class Latencies(Protocol):
-    """What a race is compared with."""
-
-    baseline_s: float | None
-
-    def fastest_s(self) -> float | None: ...
-
-    def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
-        """Say whether a result is the best so far."""
-        ...
-
-
-class Board(Protocol):
-    """Where races put their results."""
-
-    async def record(
-        self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
-    ) -> None: ...
-
-    async def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
-        """Store what timing a candidate again alone gave, with its cost, and believe it from now on."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Raced:
     built: BuiltCandidate
@@ -90,10 +66,17 @@ class _Raced:
 
 
 class Races:
-    """Races one task's candidates against the best of `latencies`; the results go to `board`."""
+    """Races one task's candidates against the best of `state`. `record` stores a result; `correct` stores what timing a
+    candidate again alone gave, which is believed from then on."""
 
-    def __init__(self, task: Task, latencies: Latencies, board: Board) -> None:
-        self._task, self._latencies, self._board = task, latencies, board
+    def __init__(
+        self,
+        task: Task,
+        state: SearchState,
+        record: Callable[..., Awaitable[object]],
+        correct: Callable[..., Awaitable[object]],
+    ) -> None:
+        self._task, self._state, self._record, self._correct = task, state, record, correct
         self._beside: MeasurementConcurrency | None = None
 
     def _sharing(self, payer: Context) -> MeasurementConcurrency:
@@ -116,10 +99,9 @@ class Races:
         incumbent_s: float | None = None,
         degree: int = 1,
     ) -> Measurement:
-        latencies = self._latencies
         return await race(
             payer, self._task, worker, entrant, reference,
-            incumbent_s=incumbent_s, baseline_s=latencies.baseline_s or latencies.fastest_s(), degree=degree,
+            incumbent_s=incumbent_s, baseline_s=self._state.baseline_s or self._state.fastest_s(), degree=degree,
             deviation=self._sharing(payer).deviation if degree > 1 else 0.0,
         )  # fmt: skip
 
@@ -165,19 +147,19 @@ class Races:
                 one, started, begun = left.popleft(), loop.time(), True
                 entrant, incumbent_s = (
                     (one.candidate, one.artifact),
-                    relaxed_incumbent_s(self._latencies.fastest_s(), foreign),
+                    relaxed_incumbent_s(self._state.fastest_s(), foreign),
                 )
                 measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
                 measurement = replace(marked(measurement, foreign), build_s=one.build.wall_s)
                 bills = self._bills(payer, one, measurement, grant.split(), first=one.candidate.key not in again)
-                await self._board.record(payer, one.candidate, measurement, bills)
+                await self._record(payer, one.candidate, measurement, bills)
                 raced.append(_Raced(one, measurement, started, loop.time()))
 
     def _bills(
         self, payer: Context, one: BuiltCandidate, measurement: Measurement, race: Reservation, *, first: bool
     ) -> list[PricedCharge]:
         outcome, key = measurement.outcome, self._task.key
-        helped = self._latencies.helps(outcome, measurement.latency_s)
+        helped = self._state.helps(outcome, measurement.latency_s)
         bills = [payer.bill(key, "measure", outcome.value, race, device=True, helped=helped)]
         if first:
             payer.account.settle_deferred([one.candidate])
@@ -197,7 +179,7 @@ class Races:
                 alone = marked(await self.race(payer, grant.worker, entrant, reference), payer.runtime.foreign)
                 alone = replace(alone, context={**alone.context, AUDIT: True})
                 cost = payer.bill(self._task.key, AUDIT, "", grant.split(), device=True)
-                await self._board.correct(payer, entrant[0], alone, cost)
+                await self._correct(payer, entrant[0], alone, [cost])
                 last[entrant[0].key] = alone.outcome
                 if not alone.context.get("contaminated"):
                     pairs.append((shared, alone))

@@ -21,8 +21,8 @@ _CLOSE_DEADLINE_S = 60.0
 class SearchRegistry:
     """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it."""
 
-    def __init__(self, runtime: Runtime, *, keep_logs: bool = False) -> None:
-        self._runtime, self._keep_logs = runtime, keep_logs
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._open: dict[tuple[str, Provenance], tuple[TaskSearch, str]] = {}
         self._learnings: dict[str, Learning] = {}
         self._proposers = itertools.cycle(runtime.workers(Role.PROPOSER))
@@ -44,8 +44,7 @@ class SearchRegistry:
             proposer = next(self._proposers)
             learning = context.learning
             proposal_filter = ProposalFilter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
-            state = SearchState(task, keep_log=self._keep_logs)
-            self._open[key] = TaskSearch(state, proposer, learning, proposal_filter), proposer
+            self._open[key] = TaskSearch(SearchState(task), proposer, learning, proposal_filter), proposer
         search = self._open[key][0]
         search.join(context, task.weight, stored)
         return search

@@ -9,7 +9,7 @@ from tunery.domain import Candidate, Mode, Outcome, Provenance, Record, Task
 from tunery.engines import Role
 from tunery.store import Store
 from tunery.tuning.calls import Context, stage
-from tunery.tuning.search.events import Best
+from tunery.tuning.search.state import Best
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,12 @@ from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import Context, stage
 from tunery.tuning.learning import Learning
 from tunery.tuning.pipeline import BuiltCandidate, build_all
-from tunery.tuning.search import events as ev
 from tunery.tuning.search import finals
-from tunery.tuning.search.events import CandidateResult
 from tunery.tuning.search.finals import BuiltBaselines
 from tunery.tuning.search.known import tried
 from tunery.tuning.search.proposer import ProposalFilter, TaskProposer
 from tunery.tuning.search.races import Races
-from tunery.tuning.search.state import NOTHING_RIGHT, SearchState
+from tunery.tuning.search.state import NOTHING_RIGHT, CandidateResult, SearchState
 from tunery.tuning.search.stored import StoredTask, hinted, measured_elsewhere, stored_best, stored_records
 
 _LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
@@ -45,36 +43,36 @@ class TaskSearch:
         self._baselines = BuiltBaselines(self.task)
         self._at_hand: dict[str, Artifact] = {}
         self._paid: dict[str, Cost] = {}
-        self._races = Races(self.task, state, self)
+        self._races = Races(self.task, state, self.record, self.keep)
         self._one_at_a_time = asyncio.Lock()
 
     def join(self, context: Context, weight: int, stored: StoredTask) -> None:
         """Let a job take part; its weight counts beside the others', and what it tried in an earlier run is counted."""
-        restored = None if self.state.restored else self._restored(context, stored)
         ended = tried(stored.records, context.job_id)
         self.jobs[context.job_id] = context
-        self.state.handle(ev.Joined(context.job_id, weight, tuple(ended.items())))
+        self.state.join(context.job_id, weight, ended)
         context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended.values())
-        if restored is not None:
-            self.state.handle(restored)
+        if not self.state.restored:
+            self._restore(context, stored)
 
     def leave(self, context: Context) -> bool:
         del self.jobs[context.job_id]
-        self.state.handle(ev.Left(context.job_id))
+        self.state.leave(context.job_id)
         return not self.jobs
 
-    def _restored(self, context: Context, stored: StoredTask) -> ev.Restored:
-        raced = [one for one in stored.records if one.measurement.mode is not Mode.FINAL]
+    def _restore(self, context: Context, stored: StoredTask) -> None:
         trials = [
-            one.measurement
-            for one in raced
-            if one.candidate.origin is not Origin.BASELINE and one.measurement.outcome is not Outcome.FILTERED
+            record.measurement
+            for record in stored.records
+            if record.measurement.mode is not Mode.FINAL
+            and record.candidate.origin is not Origin.BASELINE
+            and record.measurement.outcome is not Outcome.FILTERED
         ]
-        held_s = sum(one.build_s + one.measure_s * context.runtime.threads for one in trials)
-        return ev.Restored(
+        held_s = sum(trial.build_s + trial.measure_s * context.runtime.threads for trial in trials)
+        self.state.restore(
             context.job_id,
-            tuple((one.job_id, CandidateResult.of(one.candidate, one.measurement)) for one in stored.records),
-            tuple(one.key for one in finals.select(stored.records)),
+            ((record.job_id, CandidateResult.of(record.candidate, record.measurement)) for record in stored.records),
+            [candidate.key for candidate in finals.select(stored.records)],
             stored.best,
             Cost(held_s, context.account.power.joules(held_s)),
         )
@@ -98,7 +96,7 @@ class TaskSearch:
         # One that was tried and has no latency is faulty, and would be so again.
         if self.state.baseline_s is None and own[0].key not in self.state.known:
             if not await self._claimed(payer, (own[0],)):
-                self.state.handle(ev.BaselineTimed(await self._latency_elsewhere_s(payer, own[0])))
+                self.state.baseline_s = await self._latency_elsewhere_s(payer, own[0])
                 return
             async with stage(payer, self.task, "measure", Role.MEASURER) as grant:
                 measurement = await self._races.race(payer, grant.worker, own, reference)
@@ -108,7 +106,7 @@ class TaskSearch:
                 outcome = measurement.outcome.value
                 cost = payer.bill(self.task.key, "baseline", outcome, grant.split(), device=True)
                 await self.record(payer, own[0], measurement, [cost])
-            self.state.handle(ev.BaselineTimed(measurement.latency_s))
+            self.state.baseline_s = measurement.latency_s
             if measurement.reference_failed:
                 self.leave_out(WorkError(measurement.detail))
 
@@ -120,7 +118,7 @@ class TaskSearch:
             return None
 
     def leave_out(self, error: Exception) -> None:
-        self.state.handle(ev.LeftOut(str(error)))
+        self.state.give_up(f"left out: {error}")
 
     # -- search ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +136,7 @@ class TaskSearch:
             self._filter.learn([told for c in mine if (told := known.get(c.key))])
         finally:
             payer.account.settle_deferred(mine)  # built, and cut short before they were raced
-            self.state.handle(ev.BatchEnded(tuple(c.key for c in candidates), self._cost_since(payer)))
+            self.state.end_batch([candidate.key for candidate in candidates], self._cost_since(payer))
             if left := [c.key for c in mine if c.key not in known]:
                 await self._give_up(payer, left)
         return len(candidates)
@@ -150,8 +148,7 @@ class TaskSearch:
         while left:
             granted = await self._claim(payer, tuple(left))
             served = await measured_elsewhere(payer, self.task, left.keys() - granted)
-            if found := tuple(told for told in served.values() if told.candidate.origin is not Origin.BASELINE):
-                self.state.handle(ev.Served(found))
+            self.state.serve(told for told in served.values() if told.candidate.origin is not Origin.BASELINE)
             left = {key: one for key, one in left.items() if key not in served}
             if granted:
                 return [one for one in candidates if one.key in granted]
@@ -181,20 +178,20 @@ class TaskSearch:
         return Cost(now.held_core_s - before.held_core_s, now.joules - before.joules)
 
     async def _propose(self, payer: Context, size: int) -> Sequence[Candidate]:
-        decision = self.state.handle(ev.BatchAsked(size))
-        while not isinstance(decision, ev.Build):
-            if isinstance(decision, ev.FetchHints):
-                self.state.handle(ev.HintsFound(tuple(await hinted(payer, self.task))))
-                decision = self.state.handle(ev.BatchAsked(size))
-            else:
-                decision = await self._ask_proposer(payer, size)
-        return decision.candidates
+        if self.state.hints is None:
+            self.state.hints = ()  # another batch of the task goes on meanwhile
+            self.state.hints = await hinted(payer, self.task)
+        candidates: Sequence[Candidate] | None = self.state.take_hints(size) or None
+        while candidates is None:
+            candidates = await self._ask_proposer(payer, size)
+        return candidates
 
-    async def _ask_proposer(self, payer: Context, size: int) -> ev.Decision | None:
+    async def _ask_proposer(self, payer: Context, size: int) -> Sequence[Candidate] | None:
+        """Return what is to be built of a proposal; None where the proposer failed and is to be asked again."""
         try:
             proposal = await self._proposer.propose(payer, self.state, self._filter.ask(size))
         except (EngineError, DialectError) as error:
-            return self.state.handle(ev.ProposerFailed(str(error)))
+            return None if self.state.proposer_failed(str(error)) else ()
         # A proposer that was started anew does not know what is still on its way.
         keys = {candidate.key for candidate in proposal.candidates} - self.state.taken()
         served = await measured_elsewhere(payer, self.task, keys)
@@ -202,10 +199,9 @@ class TaskSearch:
         if left_out := selected.records(payer):
             await payer.store.add_records(self.task, left_out)
         self._features.update((c.key, row) for c, row in zip(selected.build, selected.features, strict=True))
-        if selected.served:
-            self.state.handle(ev.Served(selected.served))
-        dropped = tuple(candidate.key for candidate in selected.dropped)
-        return self.state.handle(ev.Proposed(selected.build, dropped, selected.fresh, not proposal.candidates))
+        self.state.serve(selected.served)
+        dropped = [candidate.key for candidate in selected.dropped]
+        return self.state.propose(selected.build, dropped, selected.fresh, empty=not proposal.candidates)
 
     # -- finals ---------------------------------------------------------------------------------------------------
 
@@ -231,10 +227,10 @@ class TaskSearch:
         self._cost_since(payer)  # as of the baseline
 
     async def _hold_finals(self, payer: Context) -> None:
-        self.state.handle(ev.FinalsBegun())
+        self.state.begin_finals()
         challengers = finals.select(await stored_records(payer, self.task))
         keys = tuple(candidate.key for candidate in challengers)
-        if self.state.handle(ev.FinalsAsked(keys)) is None:
+        if not self.state.finals_decide(keys):
             return
         if self._baselines.missing or self.state.baseline_s is None:
             await self._measure_baseline(payer)
@@ -243,7 +239,7 @@ class TaskSearch:
             payer, self.task, baselines, challengers, self.state.baseline_s, self._at_hand
         )
         contaminated = tuple(bool(one.context.get("contaminated")) for one in held if one.samples_s)
-        self.state.handle(ev.FinalsHeld(keys, contaminated, baseline_s, await stored_best(payer, self.task)))
+        self.state.end_finals(keys, contaminated, baseline_s, await stored_best(payer, self.task))
 
     # -- records --------------------------------------------------------------------------------------------------
 
@@ -251,28 +247,23 @@ class TaskSearch:
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> None:
         """Store a measurement with what it has cost, and only then use it."""
-        helped = (await self._keep(payer, candidate, measurement, bills)).helped
+        helped = await self.keep(payer, candidate, measurement, bills)
         told = self.state.known.get(candidate.key)
         if candidate.origin is not Origin.BASELINE and told is not None:
             self._filter.measured(candidate.key, helped=helped)
             self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
 
-    async def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
-        """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
-        await self._keep(payer, candidate, measurement, [cost])
-
-    async def _keep(
+    async def keep(
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
-    ) -> ev.Counted:
+    ) -> bool:
+        """Store a measurement and its cost in one commit, let it take the place of an earlier one, and return whether
+        nothing was as fast before. What timing a candidate again alone gave is no trial."""
         await payer.account.record(self.task, [payer.record(candidate, measurement)], bills)
-        open_to = tuple(job_id for job_id, job in self.jobs.items() if job.takes_part)
-        counted = self.state.handle(
-            ev.CandidateMeasured(payer.job_id, CandidateResult.of(candidate, measurement), open_to)
-        )
-        assert isinstance(counted, ev.Counted)
-        for job_id in counted.jobs:
+        open_to = [job_id for job_id, job in self.jobs.items() if job.takes_part]
+        counted, helped = self.state.measure(payer.job_id, CandidateResult.of(candidate, measurement), open_to)
+        for job_id in counted:
             self.jobs[job_id].trials += 1
-        return counted
+        return helped
 
     def report(self, job_id: str) -> TaskState:
         state, workload, outcomes = self.state, self.task.workload, self.state.outcomes(job_id)
