@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from scheduler_tools import replay, validate
 
 from tunery.costmodels import BoostedModel, Dataset, FeatureRows, registry
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.domain.request import Progress, Request, TuneReport
 from tunery.runtime.runtime import Runtime
-from tunery.scheduling import Scheduler
 from tunery.service.session import tune
 from tunery.store import open_store
 from tunery.testing.fake_dialect import FakeDialect
@@ -130,12 +130,12 @@ def runtimes(patch: Callable[[Runtime], None] = lambda _: None) -> Iterator[list
 
 def expect_nothing_held(runtime: Runtime) -> None:
     """Nothing is held, every worker can be had again, and the log tells the same story twice."""
-    runtime.scheduler.validate_state()
+    validate(runtime.scheduler)
     assert runtime.scheduler.snapshot().running == runtime.scheduler.snapshot().ready == 0
     assert sorted(runtime.pools.all_idle()) == sorted(runtime.pools.everyone())
     assert runtime.dispatch.waiting == {}
     assert runtime.dispatch.pinned == {}
-    Scheduler.replay(runtime.scheduler.log).validate_state()
+    validate(replay(runtime.scheduler.log))
 
 
 def start(directory: Path, source: str, trials: int) -> subprocess.Popen[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from job_tools import PATIENCE_S, raced, records_in, request_in, run_in
+from scheduler_tools import replay, validate
 
 from tunery.devices import ForeignLoad
 from tunery.domain import JobState, Mode, Origin
@@ -23,7 +24,7 @@ from tunery.reports.text import tune_text
 from tunery.runtime import opening
 from tunery.runtime.foreign_load import Foreign, ForeignWatch
 from tunery.runtime.runtime import Runtime
-from tunery.scheduling import CapacityChanged, Run, Scheduler, StageReady
+from tunery.scheduling import CapacityChanged, Run, StageReady
 from tunery.service.manager import JobManager
 from tunery.store import open_store
 from tunery.testing.fake_device import FakeForeignLoad
@@ -132,8 +133,8 @@ def test_measuring_waits_for_the_end_of_a_hog_and_repeats_what_it_disturbed(
     assert len(times) == TRIALS
     marks = {r.measurement.context.get("foreign_cores") for r in records_in(tmp_path) if r.measurement.samples_s}
     assert marks <= {0.0, 1.0}
-    runtime.scheduler.validate_state()
-    Scheduler.replay(runtime.scheduler.log)
+    validate(runtime.scheduler)
+    replay(runtime.scheduler.log)
 
 
 def test_a_hog_that_stays_is_waited_for_only_so_long_and_then_marked(

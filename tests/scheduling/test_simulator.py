@@ -17,10 +17,11 @@ from mock_jobs import (
     tuning_job,
 )
 from rival_strategies import STRATEGIES
+from scheduler_tools import replay, validate
 from simulator import Loss, lower_bound_s, simulate
 from studies.mixes import simulate_mixes, summarize
 
-from tunery.scheduling import EventLog, Scheduler
+from tunery.scheduling import Scheduler
 
 ONE = {"core": 1}
 
@@ -37,7 +38,7 @@ def test_every_stage_runs_once_within_capacity_and_not_below_the_bound(strategy)
         for name, amount in row.needs.items():
             used[name] += amount if begins else -amount
             assert used[name] <= mix.resources[name]
-    Scheduler.replay(run.log)
+    replay(run.log)
 
 
 def test_the_same_mix_gives_the_same_run():
@@ -63,7 +64,7 @@ def test_lost_devices_cost_time_and_no_stage():
     hurt = simulate(mix, losses=losses, keep_log=True)
     assert {row.stage_id for row in hurt.gantt} == {row.stage_id for row in whole.gantt}
     assert hurt.finished_s.keys() == whole.finished_s.keys()
-    Scheduler.replay(hurt.log)
+    replay(hurt.log)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -86,7 +87,7 @@ def test_any_mix_with_losses_keeps_every_state_valid_and_replays(strategy, seed,
 
     def checked(self, *events):
         decisions = handle(self, *events)
-        self.validate_state()
+        validate(self)
         return decisions
 
     mix = Mix({"core": 3, "device:gpu": 2}, jobs)
@@ -98,9 +99,7 @@ def test_any_mix_with_losses_keeps_every_state_valid_and_replays(strategy, seed,
     ended = {row.stage_id for row in run.gantt}
     assert refused.isdisjoint(ended)
     assert refused or len(ended) == sum(len(c) for j in jobs for c in j.chains)
-    log = EventLog.read(run.log.lines())
-    assert log == run.log
-    assert Scheduler.replay(log).log == log
+    assert replay(run.log).log == run.log
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -117,7 +116,7 @@ def test_over_hosts_that_join_and_leave_every_stage_ends_once_and_where_it_can(s
     for row, host in further:
         assert row.kind == "build"
         assert host.joins_s <= row.start_s <= row.end_s <= host.leaves_s
-    Scheduler.replay(run.log)
+    replay(run.log)
 
 
 def test_builds_run_at_the_pace_and_distance_of_their_host_and_bring_the_end_forward():

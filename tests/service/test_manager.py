@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import rival_strategies  # noqa: F401 - adds them
 from job_tools import PATIENCE_S, raced, records_in, request_in
+from scheduler_tools import replay, validate
 
 from tunery._errors import EngineError, NothingFoundError, StoreError, TargetError, UsageError
 from tunery.domain import JobState, JobStatus, Mode, Record
 from tunery.domain.request import Request, ShareRequest, Trimming
 from tunery.engines.remote.registry import add_host, remove_host
 from tunery.runtime.runtime import Runtime
-from tunery.scheduling import Scheduler
 from tunery.service import manager as room_module
 from tunery.service.codec import request_data
 from tunery.service.manager import JobManager
@@ -49,11 +49,11 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def expect_whole(room: JobManager) -> None:
     scheduler = room.dispatch.scheduler
-    scheduler.validate_state()
+    validate(scheduler)
     assert (scheduler.snapshot().running, scheduler.snapshot().ready, scheduler.snapshot().jobs) == (0, 0, 0)
     assert room.dispatch.waiting == room.dispatch.pinned == {}
     assert all(room.runner.runtimes.searches(one)._open == {} for one in room.runner.runtimes)
-    Scheduler.replay(scheduler.log).validate_state()
+    validate(replay(scheduler.log))
 
 
 def outcomes(status: JobStatus) -> Counter[str]:

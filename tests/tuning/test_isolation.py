@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from job_tools import outcomes_of, raced, records_in, run_in, runtimes, task_named
+from scheduler_tools import validate
 
 from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome, Task
 from tunery.domain.request import TuneReport
@@ -84,7 +85,7 @@ def test_each_kind_costs_only_itself(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Dispatch, "end", end)
             report = run_in(tmp_path, f"{BASE}&memory_mib=1024&{options}", f"{TRIALS}trials")
-    made[0].scheduler.validate_state()
+    validate(made[0].scheduler)
     expect_sound(report, tmp_path)
     assert report.job.spend.trials == TRIALS == raced(tmp_path).total()
     assert report.job.tasks[0].best_candidate is not None

@@ -25,8 +25,6 @@ from tunery.scheduling._events import (
     StageWithdrawn,
     Stop,
     WorkerLost,
-    from_json,
-    to_json,
 )
 from tunery.scheduling._scheduler import Scheduler, Snapshot
 from tunery.scheduling.durations import Durations
@@ -57,7 +55,5 @@ __all__ = [
     "StageWithdrawn",
     "Stop",
     "WorkerLost",
-    "from_json",
     "get_strategy",
-    "to_json",
 ]

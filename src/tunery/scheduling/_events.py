@@ -1,14 +1,9 @@
-"""What the scheduler hears and says, as plain frozen records that survive JSON, and the log of a run."""
+"""The scheduler's events and decisions, and the log of a run."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
-
-from tunery._errors import UsageError
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +15,7 @@ class StageRequest:
     job_id: str
     kind: str
     task_kind: str = ""
-    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    needs: Mapping[str, int] = field(default_factory=dict)
     size: int = 1
     affinity: str | None = None
 
@@ -156,45 +151,6 @@ Decision = Run | Stop | Refuse
 LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100.0
 """Of a job: beyond, one job's share would leave the others none."""
 
-_KINDS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        JobSubmitted,
-        StageReady,
-        StageFinished,
-        StageWithdrawn,
-        JobEnded,
-        JobCancelled,
-        JobPaused,
-        JobResumed,
-        WorkerLost,
-        CapacityChanged,
-        Run,
-        Stop,
-        Refuse,
-    )
-}
-
-
-def to_json(record: Event | Decision) -> dict[str, Any]:
-    return {"is": type(record).__name__, **dataclasses.asdict(record)}
-
-
-def from_json(data: Mapping[str, Any]) -> Event | Decision:
-    fields = {key: value for key, value in data.items() if key != "is"}
-    kind = _KINDS.get(str(data.get("is")))
-    if kind is None:
-        raise UsageError(f"scheduler log holds an unknown record {data.get('is')!r}; it is one of {', '.join(_KINDS)}")
-    try:
-        if kind is StageReady:
-            fields["request"] = StageRequest(**fields["request"])
-        elif kind is WorkerLost:
-            fields["stage_ids"] = tuple(fields["stage_ids"])
-        record: Event | Decision = kind(**fields)
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"scheduler log holds a malformed {kind.__name__}: {error}") from error
-    return record
-
 
 @dataclass(frozen=True, slots=True)
 class LoggedStep:
@@ -211,26 +167,3 @@ class EventLog:
     resources: dict[str, int]
     strategy: str
     entries: list[LoggedStep]
-
-    def lines(self) -> Iterator[str]:
-        yield json.dumps({"resources": self.resources, "strategy": self.strategy})
-        for entry in self.entries:
-            yield json.dumps({key: [to_json(r) for r in getattr(entry, key)] for key in ("events", "decisions")})
-
-    @classmethod
-    def read(cls, lines: Iterable[str]) -> EventLog:
-        log: EventLog | None = None
-        for number, line in enumerate(lines, 1):
-            try:
-                data: dict[str, Any] = json.loads(line)
-                if log is None:
-                    log = cls(data["resources"], data["strategy"], [])
-                else:
-                    decisions = tuple(cast(Decision, from_json(d)) for d in data["decisions"])
-                    events = tuple(cast(Event, from_json(e)) for e in data["events"])
-                    log.entries.append(LoggedStep(events, decisions))
-            except (ValueError, KeyError, TypeError, UsageError) as error:
-                raise UsageError(f"line {number} is not of a scheduler's log: {error}") from error
-        if log is None:
-            raise UsageError("the scheduler's log is empty; its first line names resources and strategy")
-        return log

@@ -91,9 +91,3 @@ class Capacities:
         for name, amount in needs:
             share = max(share, amount / (self.ceiling[name] or 1))
         return share
-
-    def validate(self) -> None:
-        for name, capacity in self.capacity.items():
-            held = sum(entry[2] for entry in self._ends[name])
-            if self.free[name] + held != capacity:
-                raise AssertionError(f"{name!r}: free {self.free[name]} and held {held} are not capacity {capacity}")

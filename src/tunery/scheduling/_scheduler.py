@@ -32,7 +32,7 @@ class Scheduler:
     """Places stages of any number of jobs on named resources; pure: no I/O, no clock, no threads.
 
     Each event's time is at least that of the one before (an earlier one is taken as the same time). Decisions of one
-    call are in the order in which they are to be carried out. With `keep_log` every event is kept for `replay`.
+    call are in the order in which they are to be carried out. With `keep_log` every event is kept in `log`.
 
     Raises:
         UsageError: a capacity is negative, there is no resource, or the strategy is unknown.
@@ -71,15 +71,6 @@ class Scheduler:
             self.log.entries.append(LoggedStep(events, tuple(self._out)))
         return self._out
 
-    @classmethod
-    def replay(cls, log: EventLog) -> Scheduler:
-        scheduler = cls(log.resources, log.strategy)
-        for number, entry in enumerate(log.entries):
-            decisions = tuple(scheduler.handle(*entry.events))
-            if decisions != entry.decisions:
-                raise AssertionError(f"entry {number} of the log led to {decisions}, recorded was {entry.decisions}")
-        return scheduler
-
     def snapshot(self) -> Snapshot:
         running = sum(len(job.running) for job in self._jobs.values())
         return Snapshot(self._now_s, len(self._jobs), len(self._stages) - running, running, dict(self._pool.free))
@@ -90,29 +81,6 @@ class Scheduler:
 
     def capacity(self, resource: str) -> int:
         return self._pool.capacity[resource]
-
-    def validate_state(self) -> None:
-        self._pool.validate()
-        for stage_id, stage in self._stages.items():
-            job = stage.job
-            running = stage.state is StageState.RUNNING
-            if (
-                stage.state is StageState.GONE
-                or (stage_id in job.running) != running
-                or (stage_id in job.ready) == running
-            ):
-                raise AssertionError(f"stage {stage_id!r} is filed wrongly")
-            if stage.state is StageState.OFFERED and job.paused:
-                raise AssertionError(f"stage {stage_id!r} is offered although its job is paused")
-            lane = self._lanes.get(stage.request.affinity or "")
-            if stage.state is StageState.HELD and not job.paused and not (lane and (lane.busy or lane.offered)):
-                raise AssertionError(f"stage {stage_id!r} waits for nothing")
-        held = sum(len(job.ready) + len(job.running) for job in self._jobs.values())
-        if held != len(self._stages):
-            raise AssertionError(f"jobs hold {held} stages, the scheduler {len(self._stages)}")
-        idle = not any(stage.state is StageState.RUNNING for stage in self._stages.values())
-        if idle and self._strategy.pick(self._now_s) is not None:
-            raise AssertionError("a stage could run and nothing does")
 
     def _take_in(self, event: Event) -> None:
         match event:
