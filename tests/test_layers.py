@@ -96,7 +96,6 @@ HEAVY = {
     "tvm": ("dialects/metaschedule/",),
     "tvm_ffi": ("dialects/metaschedule/",),
     "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/comparing/torch_contestants.py", "torch.py"),
-    "xgboost": ("costmodels/training/rival.py",),
     "cryptography": ("delivery/files/",),
     "cuda": ("devices/cuda/", "dialects/kernels/cuda/"),
     "fastapi": ("web/",),

@@ -22,12 +22,11 @@ from typing import Any
 
 from tunery.costmodels import Recipe, Table, load_cost_model
 from tunery.costmodels.boosted import BoostedModel, trees_digest, trimmed
-from tunery.costmodels.cards import Version, new_card
 from tunery.costmodels.dataset import columns_of
-from tunery.costmodels.registry import document, shipped
+from tunery.costmodels.registry import Version, document, new_card, shipped
 from tunery.costmodels.training.automl import fit
+from tunery.costmodels.training.evaluation import hold_out_networks
 from tunery.costmodels.training.parquet import read_parquet
-from tunery.costmodels.training.splits import hold_out_networks
 from tunery.costmodels.training.train import appraise, facts, plain
 from tunery.domain.request import Request
 from tunery.service.session import extract
@@ -80,7 +79,7 @@ def main() -> None:
         text = model.dumps()
     if current is not None and json.loads(current[1])["digest"] == json.loads(text)["digest"]:
         current = None
-    found = appraise(model, learn, judge, current, threads=chosen.threads)
+    found = appraise(model, judge, current)
     for row in found.rows:
         print(row.kind, row.ranking, row.quality)
     print(*found.pairs, *found.remarks, found.gate, sep="\n")

@@ -14,7 +14,7 @@ from studies._delivered import WITH, WITHOUT, Result, Scale, arms, label_of, mod
 from studies._judged import Way, judge, ways
 from studies.stock import finished_side
 from tunery._errors import WorkError
-from tunery.costmodels.cards import WORKLOAD_DIGITS
+from tunery.costmodels.registry import WORKLOAD_DIGITS
 from tunery.domain import Budget, Rung, Task
 from tunery.domain.request import CompileOptions, Latency, Request, TuneReport
 from tunery.runtime import thread_count

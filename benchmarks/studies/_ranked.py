@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 from studies._base import Options
 from studies._delivered import Scale, model_of
+from studies._stock_model import MOST_ROUNDS, StockModel, check_library
 from tunery._errors import UsageError
 from tunery.costmodels import Group, Recipe
-from tunery.costmodels.cards import Version
+from tunery.costmodels.registry import Version
 from tunery.costmodels.training.automl import fit
-from tunery.costmodels.training.evaluation import ALL, STOCK, EvaluationRow, Paired, evaluate, paired
+from tunery.costmodels.training.evaluation import ALL, EvaluationRow, Paired, evaluate, hold_out_networks, paired
 from tunery.costmodels.training.replay import load
-from tunery.costmodels.training.rival import MOST_ROUNDS, StockModel, check_library
-from tunery.costmodels.training.splits import hold_out_networks
 from tunery.costmodels.training.train import judge, open_table
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain.request import Request, Trimming
 from tunery.service.session import collect
 
+STOCK = "stock"
 OURS = "ours, same data"
 """A model of our kind, trained on what MetaSchedule's own was trained on."""
 _HIGHER, _LOWER = ("ndcg8", "kendall"), ("regret1", "regret8")

@@ -20,8 +20,7 @@ from studies._ranked import Beside, beside_text, learnable, pairs, pairs_text, r
 from tunery._errors import UsageError
 from tunery._settings import cache_directory
 from tunery.costmodels import device_columns
-from tunery.costmodels.cards import Version
-from tunery.costmodels.registry import starting
+from tunery.costmodels.registry import Version, starting
 from tunery.costmodels.training.evaluation import ALL, EvaluationRow
 from tunery.devices import open_device, traits_of
 from tunery.dialects import get_dialect

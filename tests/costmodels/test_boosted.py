@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Dataset, FeatureRows, Layout, load_cost_model
+from tunery.costmodels.boosted import for_device
 from tunery.costmodels.columns import device_columns
-from tunery.costmodels.loading import for_device
-from tunery.costmodels.metrics import kendall
+from tunery.costmodels.training.evaluation import kendall
 from tunery.devices import traits_of
 
 TASKS, ROWS, WIDTH = 3, 80, 12

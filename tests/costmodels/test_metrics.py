@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.costmodels.metrics import best_of_top, kendall, ndcg, quality, regret
+from tunery.costmodels.training.evaluation import best_of_top, kendall, ndcg, quality, regret
 
 LABELS = np.array([1.0, 0.5, 0.25, 0.0])
 

@@ -11,10 +11,9 @@ from costmodel_data import LAYOUT, in_use, table
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, device_columns, for_device, load_cost_model, registry
-from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.costmodels.columns import STORES
-from tunery.costmodels.metrics import ndcg
 from tunery.costmodels.registry import (
+    WORKLOAD_DIGITS,
     Version,
     check_directory,
     damaged,
@@ -24,8 +23,8 @@ from tunery.costmodels.registry import (
     version,
     versions,
 )
+from tunery.costmodels.training.evaluation import hold_out_networks, ndcg
 from tunery.costmodels.training.parquet import read_parquet
-from tunery.costmodels.training.splits import hold_out_networks
 from tunery.devices import traits_of
 
 DATASETS = Path(__file__).parents[2] / "datasets"

@@ -8,12 +8,11 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, FeatureRows, Group, Recipe, load_cost_model
-from tunery.costmodels.boosted import trees_digest
+from tunery.costmodels.boosted import for_device, trees_digest
 from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, STORES, TASK_COLUMNS, fold
 from tunery.costmodels.dataset import columns_of
-from tunery.costmodels.loading import for_device
-from tunery.costmodels.metrics import kendall
 from tunery.costmodels.training.automl import fit, search, voting
+from tunery.costmodels.training.evaluation import kendall
 
 LAYOUT = STORES.of_fold(STORE_WIDTH).with_columns(TASK_COLUMNS).with_columns(DEVICE_COLUMNS)
 RECIPE = Recipe("gain", 60, {"feature_fraction": 1.0, "min_data_in_leaf": 4}, members=1, store_members=2)

@@ -1,10 +1,7 @@
-from dataclasses import replace
-
 import numpy as np
 from costmodel_data import LAYOUT, table
 
 from tunery.costmodels import BoostedModel, Recipe, load_cost_model
-from tunery.costmodels.training.transfer import transfer
 from tunery.costmodels.warm import OnlineTrainer, Row, ordered
 
 
@@ -54,27 +51,3 @@ def test_order_of_pairs() -> None:
     assert share > 0.7
     assert pairs == 40 * 39 // 2
     assert ordered(model, [], LAYOUT) == (0.0, 0)
-
-
-def test_a_new_device_starts_from_the_old_ones() -> None:
-    old = table(networks=8, seed=0).groups
-    new = [replace(g, device="new", task_key=f"new-{g.task_key}") for g in table(networks=8, seed=1).groups]
-    found = transfer([*old, *new], "new", Recipe(rounds=60))
-    assert found is not None
-    assert found.records[0] == 0
-    assert found.from_nothing[0] is None
-    at = found.records.index(32)
-    assert found.transferred[at] > (found.from_nothing[at] or 0.0)
-    assert found.needed in found.records
-    assert transfer(old, "device", Recipe()) is None, "no other device to start from"
-
-
-def test_records_of_a_new_device_without_two_of_one_task_teach_nothing_and_harm_nothing() -> None:
-    old = table(networks=60, per_network=10, rows=2, seed=0).groups
-    new = [replace(g, device="new", task_key=f"new-{g.task_key}") for g in old]
-    found = transfer([*old, *new], "new", Recipe(rounds=5), seed=1)  # one whose 32 of 800 have no order
-    assert found is not None
-    assert found.records[:2] == (0, 32)
-    assert found.from_nothing[1] is None
-    assert found.transferred[1] == found.transferred[0]
-    assert found.from_nothing[-1] is not None

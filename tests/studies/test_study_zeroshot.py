@@ -14,14 +14,11 @@ from studies._ranked import OURS, Beside, Pair, beside_text, learnable, pairs, p
 from studies.stock_sides import Point, Side
 from studies.zeroshot import claims
 
-from studies import Options, _delivering, _ranked, zeroshot
+from studies import Options, _delivering, _ranked, _stock_model, zeroshot
 from tunery._errors import UsageError, WorkError
 from tunery.costmodels import Group, Recipe, Table
-from tunery.costmodels.cards import WORKLOAD_DIGITS
-from tunery.costmodels.metrics import Quality
-from tunery.costmodels.registry import new_card
-from tunery.costmodels.training import rival
-from tunery.costmodels.training.evaluation import EvaluationRow
+from tunery.costmodels.registry import WORKLOAD_DIGITS, new_card
+from tunery.costmodels.training.evaluation import EvaluationRow, Quality
 from tunery.costmodels.training.parquet import write_parquet
 from tunery.domain import Budget, JobState, JobStatus, Network, Spend, Target, Task, Workload
 from tunery.domain.request import BenchReport, Latency, Request, TuneReport
@@ -321,7 +318,7 @@ def test_ties_are_not_worse_and_what_is_worse_is_named() -> None:
 
 def test_a_dataset_is_looked_at_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(rival, "_xgboost", lambda: None)
+    monkeypatch.setattr(_stock_model, "_xgboost", lambda: None)
     file = tmp_path / "data.parquet"
     world = table(networks=4, per_network=2, rows=8)
     foreign = Table(world.groups, "metaschedule", "some-compiler 1", "x86")
@@ -335,7 +332,7 @@ def test_a_dataset_is_looked_at_before_the_work(tmp_path: Path, monkeypatch: pyt
     def missing() -> None:
         raise UsageError("install xgboost")
 
-    monkeypatch.setattr(rival, "_xgboost", missing)
+    monkeypatch.setattr(_stock_model, "_xgboost", missing)
     with pytest.raises(UsageError, match="install xgboost"):
         zeroshot.run(Options(), file)
 

@@ -91,7 +91,6 @@ def train(
     hold_out: HoldOut = "",
     data: Data = "",
     any_compiler: AnyCompiler = False,
-    kinds: Annotated[bool, typer.Option("--kinds", help="Also judge on operator kinds left out of training.")] = False,
     request: Annotated[Request, Only("store", "threads", "seed", "dialect")],
     verbose: bool = False,
 ) -> Result:
@@ -112,19 +111,16 @@ def train(
         )  # fmt: skip
         done = train_model(
             table, seconds, hold_out=_names(hold_out), threads=request.threads or len(usable_cores()),
-            seed=request.seed, kinds=kinds,
-            notify=lambda text: live.say(text, phase="training"),
+            seed=request.seed, notify=lambda text: live.say(text, phase="training"),
         )  # fmt: skip
     data_of = _card(done.card) | {
-        "left_out": done.left_out, "kinds": [_row(row) for row in done.kinds], "transfers": done.transfers,
-        "compared": done.appraisal.pairs, "remarks": done.appraisal.remarks, "in_use": done.used,
+        "left_out": done.left_out, "compared": done.appraisal.pairs, "remarks": done.appraisal.remarks,
+        "in_use": done.used,
     }  # fmt: skip
     return Result(data_of, _trained(done))
 
 
 def _trained(done: "Training") -> Iterator[str]:
-    from tunery.costmodels.training.evaluation import RIVALS
-
     card = done.card
     yield (f"{card.data['candidates']} candidates of {card.data['tasks']} tasks; {done.search.tried} recipes tried in "
         f"{done.search.seconds:.0f} s; best: {done.search.recipe.family}")  # fmt: skip
@@ -134,14 +130,9 @@ def _trained(done: "Training") -> Iterator[str]:
     yield "on networks that were held out:"
     yield _table(done.appraisal.rows)
     for pair in done.appraisal.pairs:
-        yield (f"NDCG@8 less that of {RIVALS[pair.rival]}, {pair.tasks} tasks: {pair.mean:+.3f} (95 % interval "
+        yield (f"NDCG@8 less that of the model {pair.rival}, {pair.tasks} tasks: {pair.mean:+.3f} (95 % interval "
             f"{pair.low:+.3f} to {pair.high:+.3f})")  # fmt: skip
     yield from done.appraisal.remarks
-    if done.kinds:
-        yield "on operator kinds that were held out:"
-        yield _table(done.kinds)
-    for moved in done.transfers:
-        yield f"device {moved.device}: starting from the others' model, {moved.needed} of its own records were enough"
     yield f"version {card.version} written to {card.path}"
     if done.used:
         yield "it passed its gate and is in use from now on"
@@ -154,7 +145,8 @@ def _trained(done: "Training") -> Iterator[str]:
 @command("costmodel list", "costmodel list --json")
 def list_() -> Result:
     """List the models that were trained here, and say which is in use."""
-    from tunery.costmodels.registry import damaged, models_directory, shipped_targets, versions
+    from tunery._settings import models_directory
+    from tunery.costmodels.registry import damaged, shipped_targets, versions
     from tunery.reports.format import as_text, new_table
 
     found, broken = versions(), damaged()

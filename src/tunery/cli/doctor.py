@@ -156,7 +156,8 @@ def cache() -> Check:
 
 def models() -> Check:
     """Can the cost models that were trained here be read?"""
-    from tunery.costmodels.registry import damaged, models_directory, versions
+    from tunery._settings import models_directory
+    from tunery.costmodels.registry import damaged, versions
 
     broken, directory = damaged(), models_directory()
     if broken:

@@ -8,32 +8,124 @@ import math
 import os
 import re
 import tempfile
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery._inputs import read_small
-from tunery._outputs import replacing
 from tunery._settings import models_directory
 from tunery.costmodels._base import CostModel
-from tunery.costmodels.boosted import check_trees
-from tunery.costmodels.cards import Version, as_card, generator, new_card
-from tunery.costmodels.loading import load_cost_model
-
-__all__ = [
-    "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "generator", "models_directory",
-    "new_card", "read", "register", "shipped", "shipped_targets", "starting", "version", "versions",
-]  # fmt: skip
+from tunery.costmodels.boosted import check_trees, layout_of, load_cost_model
+from tunery.costmodels.dataset import Group
 
 VARIABLE = "TUNERY_MODELS"
 _FORMAT = 1
 _MOST_BYTES, _MOST_UNPACKED = 1 << 28, 1 << 30  # the models that were trained so far have a few megabytes
 _NAME = re.compile(r"(?P<dialect>[a-z0-9_]+)-(?P<version>\d{4,})\.json\.gz")
 _log = logging.getLogger(__name__)
+
+
+WORKLOAD_DIGITS = 8
+"""Of a workload's key, on a card: two of a thousand are alike once in ten thousand datasets."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One trained model's card: what it was trained on, how good it is on what was held out, whether it may be used.
+
+    `data` holds the dataset's digest, counts, kinds, devices, networks and the first digits of its workloads' keys (of
+    a model that grew on another one both together, and as `base` the other's with its `tau`); `held_out` the networks
+    that it has never seen. The model that ships with tunery is version 0.
+    """
+
+    version: int
+    dialect: str
+    compiler: str
+    target: str
+    created_at: float
+    recipe: Mapping[str, Any]
+    data: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...]
+    passed: bool
+    reasons: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
+    layout: str = ""
+    path: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"version {self.version}" if self.version else "shipped"
+
+    @property
+    def overall(self) -> Mapping[str, Any]:
+        mine = [m for m in self.metrics if m["kind"] == m["device"] == "all" and m["ranking"] == "model"]
+        return mine[0] if mine else {}
+
+    @property
+    def tau(self) -> float | None:
+        value = self.overall.get("kendall")
+        return None if value is None else float(value)
+
+    @property
+    def base_tau(self) -> float | None:
+        """The same of what it had grown on, which is what is used on other devices; None where that is not known."""
+        value = self.data.get("base", {}).get("tau")
+        return None if value is None else float(value)
+
+    def saw(self, group: Group) -> bool:
+        """A card without a list of workloads knows networks only: of a task of no known network it may have seen any,
+        and what a held-out network holds has left training, whichever other networks hold it too."""
+        if "workloads" in self.data:
+            return group.workload_key[:WORKLOAD_DIGITS] in self.data["workloads"]
+        owners = set(group.networks)
+        if owners.intersection(self.held_out):
+            return False
+        return not owners or bool(owners.intersection(self.data.get("networks", ())))
+
+    def of_compiler(self, compiler: str) -> bool:
+        return generator(self.compiler) == generator(compiler)
+
+
+def new_card(**facts: Any) -> Version:
+    return Version(version=0, created_at=time.time(), **facts)
+
+
+def _as_card(document: Mapping[str, Any], path: str) -> Version:
+    knows = layout_of(document["model"])
+    layout = str(document.get("layout") or knows or "")
+    if knows and layout != str(knows):
+        raise ValueError(f"its card is of layout {layout}, and the model of {knows}")
+    return Version(
+        version=int(document["version"]),
+        dialect=str(document["dialect"]),
+        compiler=str(document["compiler"]),
+        target=str(document["target"]),
+        created_at=float(document["created_at"]),
+        recipe=dict(document["recipe"]),
+        data=dict(document["data"]),
+        metrics=tuple(document["metrics"]),
+        passed=bool(document["passed"]),
+        reasons=tuple(document["reasons"]),
+        held_out=tuple(document["held_out"]),
+        layout=layout,
+        path=path,
+    )
+
+
+def generator(compiler: str) -> str:
+    """Return the part of a compiler's name and version that decides which code a candidate becomes: how networks are
+    lowered decides which tasks there are, not what a candidate of one is worth.
+
+    >>> generator("compiler 0.27 lowering 2 build 1")
+    'compiler 0.27 build 1'
+    """
+    return re.sub(r" lowering \d+", "", compiler)
 
 
 def check_directory(directory: Path | None = None) -> None:
@@ -63,14 +155,6 @@ def register(card: Version, model: CostModel, directory: Path | None = None) -> 
             finally:
                 partial.unlink(missing_ok=True)
             return read(path)[0]
-
-
-def amend(card: Version) -> Version:
-    path = Path(card.path)
-    text = read(path)[1]
-    with _writing(path.parent), replacing(path) as part:
-        part.write_bytes(document(card, text, card.version))
-    return read(path)[0]
 
 
 @contextmanager
@@ -118,7 +202,7 @@ def read(path: Path) -> tuple[Version, str]:
             raise UsageError(f"{path} was written by a newer tunery; update tunery, or train anew")
         if whole["model"]["family"] == "boosted":
             check_trees(whole["model"])
-        return as_card(whole, str(path)), json.dumps(whole["model"])
+        return _as_card(whole, str(path)), json.dumps(whole["model"])
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise UsageError(
             f"{path} is damaged or no cost model ({error}); delete it, and train one with `tunery costmodel train`"

@@ -7,10 +7,9 @@ import numpy.typing as npt
 
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
-from tunery.costmodels.boosted import BoostedModel
+from tunery.costmodels.boosted import BoostedModel, load_cost_model
 from tunery.costmodels.columns import FeatureRows, Layout
 from tunery.costmodels.dataset import Dataset
-from tunery.costmodels.loading import load_cost_model
 
 Row = tuple[str, str, npt.NDArray[np.float32], float]
 """Task, candidate, features, latency in seconds (inf: it failed)."""

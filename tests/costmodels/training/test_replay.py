@@ -9,9 +9,9 @@ import pytest
 from job_tools import request_in
 
 from tunery.costmodels import Group, device_columns
-from tunery.costmodels.cards import generator
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.dataset import columns_of
+from tunery.costmodels.registry import generator
 from tunery.costmodels.training.replay import _sources, load
 from tunery.devices import open_device, traits_of
 from tunery.domain import Origin, Outcome, Record

@@ -1,6 +1,6 @@
 from costmodel_data import table
 
-from tunery.costmodels.training.splits import by_kind, by_network, hold_out_networks
+from tunery.costmodels.training.evaluation import by_network, hold_out_networks
 
 
 def test_what_a_held_out_network_shares_leaves_training() -> None:
@@ -32,14 +32,6 @@ def test_every_workload_is_judged_once_and_never_trained_on() -> None:
         held = {name for g in test for name in g.networks}
         assert not {g.workload_key for g in train} & {g.workload_key for g in test}
         assert held - {name for g in train for name in g.networks}, "a whole network is unseen"
-
-
-def test_a_kind_is_held_out_whole() -> None:
-    folds = by_kind(table().groups)
-    assert set(folds) == {"conv2d", "matmul"}
-    for kind, (train, test) in folds.items():
-        assert {g.kind for g in test} == {kind}
-        assert kind not in {g.kind for g in train}
 
 
 def test_one_network_cannot_be_split() -> None:

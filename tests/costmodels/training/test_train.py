@@ -10,15 +10,13 @@ import pytest
 from costmodel_data import in_use, table
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Group, Recipe, Table, load_cost_model, registry
+from tunery.costmodels import BoostedModel, Recipe, Table, load_cost_model, registry
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.registry import Version, new_card, register, versions
-from tunery.costmodels.training import rival
 from tunery.costmodels.training import train as training
-from tunery.costmodels.training.evaluation import LEAST_TASKS
+from tunery.costmodels.training.evaluation import LEAST_TASKS, hold_out_networks
 from tunery.costmodels.training.parquet import write_parquet
-from tunery.costmodels.training.splits import hold_out_networks
-from tunery.costmodels.training.train import Training, appraise, judge, open_table, train
+from tunery.costmodels.training.train import Training, judge, open_table, train
 from tunery.domain import Target
 from tunery.domain.request import Request
 
@@ -31,13 +29,7 @@ HELD = ("n0", "n1", "n2", "n3")
 
 @pytest.fixture(autouse=True)
 def _own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a registry of its own, and none waits for MetaSchedule's model to be trained beside ours."""
-
-    def missing() -> None:
-        raise UsageError("not here")
-
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
-    monkeypatch.setattr(rival, "_xgboost", missing)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +62,7 @@ def good_model(world: Table, **facts: object) -> Version:
 
 def test_a_dataset_becomes_a_version_that_is_used(world: Table) -> None:
     heard: list[str] = []
-    done = train(world, 2.0, most=2, kinds=True, notify=heard.append)
+    done = train(world, 2.0, most=2, notify=heard.append)
     card = done.card
     assert card.passed
     assert done.used
@@ -85,7 +77,6 @@ def test_a_dataset_becomes_a_version_that_is_used(world: Table) -> None:
     assert card.tau == overall["model"].kendall
     assert card.data["digest"] == world.digest
     assert card.data["candidates"] == len(world)
-    assert {row.kind for row in done.kinds} == {"conv2d", "matmul"}
     assert load_cost_model((registry.starting("fake", "fake") or ("", ""))[1]).predict(world.groups[0].rows).shape == (
         12,
     )
@@ -175,34 +166,6 @@ def test_a_model_in_use_that_cannot_read_the_rows_does_not_stop_training(world: 
     assert any("knows the column more and" in text for text in done.appraisal.remarks)
 
 
-def test_metaschedules_own_model_is_a_rival_and_said_where_it_is_left_out(
-    world: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learn, held = hold_out_networks(world.groups, HELD)
-    model = BoostedModel.train([(g.rows, g.gains) for g in learn], Recipe(rounds=20))
-    without = appraise(model, learn, held, None)
-    assert without.pairs == ()
-    assert any("xgboost" in text for text in without.remarks)
-    monkeypatch.undo()
-    pytest.importorskip("xgboost")
-    beside = appraise(model, learn[:12], held, None)
-    assert [pair.rival for pair in beside.pairs] == ["stock"]
-    assert beside.remarks == ()
-
-
-def test_it_is_said_where_metaschedules_own_model_was_stopped_while_it_was_learning(
-    world: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    pytest.importorskip("xgboost")
-    learn, held = hold_out_networks(world.groups, HELD)
-    model = BoostedModel.train([(g.rows, g.gains) for g in learn], Recipe(rounds=20))
-    monkeypatch.setattr(rival, "MOST_ROUNDS", 5)
-    [remark] = appraise(model, learn, held, None).remarks
-    assert "still learning" in remark
-    assert "10000" in remark
-
-
 def test_few_held_out_tasks_are_too_few(world: Table) -> None:
     done = trained(world, ("n0",))
     assert not done.used
@@ -214,9 +177,8 @@ def several_devices(world: Table) -> Table:
     return world.only([*world, *(replace(g, device="other", task_key=f"o{g.task_key}") for g in new)])
 
 
-def test_a_new_device_is_told_what_it_needs(world: Table) -> None:
+def test_several_devices_have_rows_of_their_own(world: Table) -> None:
     done = trained(several_devices(world))
-    assert {moved.device for moved in done.transfers} == {"device", "other"}
     assert {row.device for row in done.appraisal.rows} == {"all", "device", "other"}
 
 
@@ -228,46 +190,6 @@ def test_where_models_cannot_be_written_nothing_is_searched(
     monkeypatch.setattr(training, "search", lambda *_, **__: pytest.fail("searched in vain"))
     with pytest.raises(UsageError, match=registry.VARIABLE):
         trained(world)
-
-
-def test_held_out_kinds_are_judged_beside_metaschedules_own_model_and_are_on_the_card(
-    world: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learned: list[set[str]] = []
-
-    class Stock:
-        capped = False
-
-        def __init__(self, groups: Sequence[Group], threads: int) -> None:
-            learned.append({group.kind for group in groups})
-
-        def predict(self, group: Group) -> object:
-            return group.rows.values[:, 0]
-
-    monkeypatch.setattr(training, "StockModel", Stock)
-    done = train(world, 0.0, hold_out=HELD, most=1, kinds=True)
-    expected = {(kind, ranking) for kind in ("conv2d", "matmul") for ranking in ("model", "random", "stock")}
-    assert {(row.kind, row.ranking) for row in done.kinds} == expected
-    assert learned[1:] == [{"matmul"}, {"conv2d"}]
-    assert {(row["kind"], row["ranking"]) for row in done.card.kinds} == expected
-    assert done.card.overall["tasks"] == len([group for group in world if set(HELD) & set(group.networks)])
-    [(card, text)] = [registry.read(Path(one.path)) for one in versions()]
-    assert card == done.card
-    assert load_cost_model(text).predict(world.groups[0].rows).shape == (12,)
-
-
-@pytest.mark.parametrize("part", ["_by_kind", "transfer"])
-def test_what_fails_after_training_does_not_cost_the_model(
-    world: Table, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise UsageError("on purpose")
-
-    monkeypatch.setattr(training, part, fails)
-    with pytest.raises(UsageError, match="on purpose"):
-        train(several_devices(world), 0.0, hold_out=HELD, most=1, kinds=True)
-    [card] = versions()
-    assert card.passed
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from tunery._extras import pip_install
 from tunery.costmodels.boosted import BoostedModel, Groups, Recipe
 from tunery.costmodels.columns import FeatureRows
 from tunery.costmodels.dataset import Group
-from tunery.costmodels.metrics import ndcg
-from tunery.costmodels.training.splits import by_network
+from tunery.costmodels.training.evaluation import by_network, ndcg
 
 FAMILIES = ("gain", "log", "rank")
 _FOLDS = 3

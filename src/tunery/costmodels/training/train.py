@@ -11,29 +11,35 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_columns, for_device, load_cost_model
-from tunery.costmodels.boosted import Recipe, check_rows, describe
-from tunery.costmodels.cards import WORKLOAD_DIGITS, Version, generator, new_card
+from tunery.costmodels import CostModel, Group, Table, device_columns, for_device, load_cost_model
+from tunery.costmodels.boosted import check_rows, describe
 from tunery.costmodels.dataset import columns_of
-from tunery.costmodels.registry import amend, check_directory, register, shipped, starting, version
+from tunery.costmodels.registry import (
+    WORKLOAD_DIGITS,
+    Version,
+    check_directory,
+    generator,
+    new_card,
+    register,
+    shipped,
+    starting,
+    version,
+)
 from tunery.costmodels.training.automl import Search, fit, search, voting
 from tunery.costmodels.training.evaluation import (
     IN_USE,
     LEAST_TASKS,
-    STOCK,
     EvaluationRow,
     Gate,
     Paired,
     Ranker,
     evaluate,
     gate,
+    hold_out_networks,
     paired,
     random_ranker,
 )
 from tunery.costmodels.training.replay import load
-from tunery.costmodels.training.rival import MOST_ROUNDS, NAME, OWN_ROUNDS, StockModel
-from tunery.costmodels.training.splits import by_kind, hold_out_networks
-from tunery.costmodels.training.transfer import Transfer, transfer
 from tunery.dialects import get_dialect
 from tunery.domain import Target
 from tunery.domain.request import Request
@@ -63,9 +69,7 @@ class Training:
 
     card: Version
     appraisal: Appraisal
-    kinds: tuple[EvaluationRow, ...]
     search: Search
-    transfers: tuple[Transfer, ...]
     left_out: dict[str, int]
     unused: str
 
@@ -110,14 +114,12 @@ def train(
     hold_out: Sequence[str] = (),
     threads: int = 1,
     seed: int = 0,
-    kinds: bool = False,
     most: int = 400,
     notify: Notify = lambda _: None,
 ) -> Training:
     """Search the best recipe for about `seconds`, judge it on networks it has not seen, and register the model. With
     `hold_out` no model ever sees those networks. Without, a fifth of the networks is drawn to judge the recipe by, and
-    the registered model is then trained on all. `kinds` also judges the recipe on operator kinds that were left out as
-    a whole."""
+    the registered model is then trained on all."""
     check_rows([group.gains for group in table])
     chosen = tuple(hold_out) or _drawn(table, seed)
     known = {name for group in table for name in group.networks}
@@ -141,20 +143,13 @@ def train(
     current = starting(
         table.dialect, table.target, compiler=installed, vector_bits=_vector_bits(judge), layout=str(table.layout)
     )
-    appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
+    appraisal = appraise(model, judge, current, seed)
     final = model if hold_out else fit(table.groups, recipe, threads=threads)
     # Registered before anything else is tried with it: the search took long.
     card = register(_card(table, learn if hold_out else table.groups, found, appraisal, hold_out), final)
     notify(f"version {card.version} written to {card.path}")
-    left = _by_kind(table.groups, recipe, threads, notify) if kinds else []
-    if left:
-        card = amend(replace(card, kinds=tuple(plain(row) for row in left)))
-    moved = []
-    for device in table.devices if len(table.devices) > 1 else ():
-        notify(f"what a model of the others needs to learn of device {device}")
-        moved.append(transfer(table.groups, device, recipe, seed, threads))
     unused = _unused(card, installed, here)
-    return Training(card, appraisal, tuple(left), found, _known(moved), dict(table.left_out), unused)
+    return Training(card, appraisal, found, dict(table.left_out), unused)
 
 
 def _owned(table: Table, networks: Sequence[str], notify: Notify) -> Table:
@@ -184,17 +179,15 @@ def _owned(table: Table, networks: Sequence[str], notify: Notify) -> Table:
 
 def appraise(
     model: CostModel,
-    learn: Sequence[Group],
     judge: Sequence[Group],
     current: tuple[Version, str] | None,
-    *,
-    threads: int = 1,
     seed: int = 0,
 ) -> Appraisal:
     """The model in use is compared on those tasks only that it has not learned from either, and has rows only if these
     are all."""
-    chosen, remarks = rankers(model, learn, threads, seed)
-    fair: dict[str, list[Group]] = {STOCK: list(judge)} if STOCK in chosen else {}
+    chosen: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
+    fair: dict[str, list[Group]] = {}
+    remarks: list[str] = []
     if current is not None:
         card, text = current
         unseen = [group for group in judge if not card.saw(group)]
@@ -239,25 +232,6 @@ def judge(
     if card.version and ships is not None and not any(ships[0].saw(group) for group in groups):
         chosen["shipped"] = _ranker(_as_there(ships[1], groups))
     return Judgement(card.name, evaluate(groups, chosen), len(groups) == len(fair), groups)
-
-
-def rankers(
-    model: CostModel, learn: Sequence[Group], threads: int, seed: int = 0
-) -> tuple[dict[str, Ranker], list[str]]:
-    """Return the model, a random ranking and, where xgboost is installed, the compiler's own model trained on `learn`;
-    and remarks on how the last of them was trained, or why it was not."""
-    found: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
-    try:
-        stock = StockModel(learn, threads)
-    except UsageError:  # an extra that nothing but this comparison needs
-        return found, [f"{NAME} was not compared: it needs xgboost; pip install xgboost-cpu"]
-    found[STOCK] = stock.predict
-    if not stock.capped:
-        return found, []
-    return found, [
-        f"{NAME} was still learning when it was stopped after {MOST_ROUNDS} rounds; by its own rules it may go on to "
-        f"{OWN_ROUNDS}"
-    ]
 
 
 def _seen(card: Version, unseen: int, tasks: int) -> str:
@@ -343,20 +317,6 @@ def _unused(card: Version, installed: str, here: str) -> str:
     if not card.of_compiler(installed):
         return f"it is of another compiler version ({card.compiler})"
     return "" if card.target == here else f"it is for other processors ({card.target}) than this machine's ({here})"
-
-
-def _known(moved: Sequence[Transfer | None]) -> tuple[Transfer, ...]:
-    return tuple(one for one in moved if one is not None)
-
-
-def _by_kind(groups: Sequence[Group], recipe: Recipe, threads: int, notify: Notify) -> list[EvaluationRow]:
-    rows = []
-    for kind, (learn, judged) in by_kind(groups).items():
-        notify(f"judging on {judged[0].kind}, left out of training")
-        model = BoostedModel.train([(g.inputs, g.gains) for g in learn], recipe, threads)
-        scored = evaluate(judged, rankers(model, learn, threads)[0])
-        rows += [EvaluationRow(kind, row.device, row.ranking, row.quality) for row in scored if row.kind == "all"]
-    return rows
 
 
 def plain(row: EvaluationRow) -> dict[str, object]:

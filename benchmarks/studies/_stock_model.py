@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import UsageError
-from tunery.costmodels.dataset import Group
+from tunery.costmodels import Group
 
 Floats = npt.NDArray[np.float64]
 
