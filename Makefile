@@ -126,7 +126,9 @@ real-models: setup
 .PHONY: exports
 exports: setup
 	test -x .venv-exports/bin/pip || $(PYTHON) -m venv .venv-exports
-	.venv-exports/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 'onnxscript>=0.7' transformers skl2onnx onnxmltools lightgbm onnxruntime
+	.venv-exports/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 torchvision==0.28.0 timm==1.0.31 \
+		transformers==5.24.0 diffusers==0.42.1 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0 \
+		onnxconverter-common==1.16.0 scikit-learn==1.9.1 skl2onnx==1.20.0 lightgbm==4.7.0 onnxmltools==1.16.0
 	.venv-exports/bin/python benchmarks/exports.py --make out/exports || true
 	$(BIN)/python benchmarks/exports.py out/exports
 

@@ -273,6 +273,8 @@ def test_a_model_is_compiled_for_several_shapes(tmp_path: Path, let_win: Callabl
     report, _ = compile_model(request, tmp_path / "b.tunery", CompileOptions(predict=True, any_shape=True))
     assert not any(one.by_onnxruntime for one in report.shapes)
     free = tunery.load_compiled(tmp_path / "b.tunery")
+    with tunery.InferenceSession(tmp_path / "b.tunery") as session:
+        assert session.get_inputs()[0].shape == ["batch", 192]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(free, 4, 1)

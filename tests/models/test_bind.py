@@ -156,3 +156,15 @@ def test_what_is_suggested_for_dimensions_that_depend_on_each_other_fits(mask: s
     [shapes] = parse_shapes(flags)
     bound = bind(adder(**inputs), shapes)
     assert bound["mask"][1] == bound["past"][2] + bound["ids"][1]
+
+
+def test_a_mask_whose_length_torch_named_anew_is_as_long_as_the_cache_that_comes_back() -> None:
+    proto = adder(ids=("s27", 1), attention_mask=("s5", "s41"), past=("s27", 2, "s25", 8))
+    output = proto.graph.output[0].type.tensor_type.shape
+    del output.dim[:]
+    for dim in ("s27", "s25 + 1"):
+        output.dim.add().dim_param = dim
+    with pytest.raises(ModelError) as caught:
+        bind(proto, {})
+    [shapes] = parse_shapes(shlex.split(str(caught.value).rpartition("for example with ")[2])[1::2])
+    assert bind(proto, shapes)["attention_mask"] == (1, 129)

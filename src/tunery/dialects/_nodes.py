@@ -48,6 +48,14 @@ def node_labels(path: Path) -> list[str]:
     return labels(onnx.load(path, load_external_data=False).graph.node)
 
 
+def dimension_names(path: Path) -> dict[str, list[str]]:
+    """Return what a file calls the dimensions of its inputs, "" where it does not."""
+    import onnx
+
+    inputs = onnx.load(path, load_external_data=False).graph.input
+    return {value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim] for value in inputs}
+
+
 def graph_nodes(path: Path) -> list[GraphNode]:
     """Return the nodes in a file, in their order; their nested graphs are not looked into."""
     import onnx

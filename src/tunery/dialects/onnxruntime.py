@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from tunery._archive import Archive, ArchiveError, new_archive
+from tunery._archive import DIMENSIONS, Archive, ArchiveError, new_archive
 from tunery._errors import DialectError, TargetError, brief
 from tunery._outputs import replacing
 from tunery.dialects._artifacts import Built
 from tunery.dialects._base import Dialect, NetworkCompiler
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, thread_count
-from tunery.dialects._nodes import node_labels
+from tunery.dialects._nodes import dimension_names, node_labels
 from tunery.dialects._sessions import OnnxRuntimeSession
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
@@ -70,6 +70,8 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
             "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
             "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
         }
+        if any(-1 in spec.shape for spec in network.inputs):
+            manifest[DIMENSIONS] = dimension_names(Path(network.path))
         with replacing(output) as part, new_archive(part) as archive:
             archive.add(MODEL, Path(network.path))
             archive.finish(manifest)

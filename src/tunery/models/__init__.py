@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tunery.models import zoo
-    from tunery.models._prepare import check, check_shapes, identify, original_of, prepare, prepare_free
+    from tunery.models._files import check
+    from tunery.models._prepare import identify, original_of, prepare, prepare_free
+    from tunery.models.onnx._bind import check_shapes
 
+_ALONE = {"check": "_files", "check_shapes": "onnx._bind"}
+"""What is told at once: without all that reads models."""
 __all__ = ["check", "check_shapes", "identify", "original_of", "prepare", "prepare_free", "zoo"]
 
 
@@ -19,5 +23,5 @@ def __getattr__(name: str) -> Any:
     if name == "zoo":
         return import_module("tunery.models.zoo")
     if name in __all__:
-        return getattr(import_module("tunery.models._prepare"), name)
+        return getattr(import_module(f"tunery.models.{_ALONE.get(name, '_prepare')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

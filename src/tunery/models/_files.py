@@ -1,7 +1,9 @@
 """Files that a user names, or that a model names: what they are is checked before a byte is read."""
 
 import os
+import shlex
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import IO
 
 from tunery._archive import Archive, ArchiveError
 from tunery._errors import ModelError
+from tunery.models import zoo
 
 SCRATCH = ".scratch-"
 """How the names of temporary directories beside prepared models begin."""
@@ -18,6 +21,20 @@ _KINDS = (
     (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
 )  # fmt: skip
+
+
+def check(model: str) -> None:
+    """Check what the name of a model tells by itself, and what kind of file it is, at no cost."""
+    if model.startswith(zoo.PREFIX):
+        zoo.parts(model.removeprefix(zoo.PREFIX))
+        return
+    unknown = not os.path.exists(model)  # noqa: PTH110 - of a name that is too long, a Path only raises
+    if unknown and any(entry.name == model.partition("@")[0] for entry in zoo.names()):
+        meant = shlex.quote(f"zoo:{model}")
+        raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write {meant}")
+    with open_regular(Path(model), sys.maxsize, ""):
+        pass
+    refuse_compiled(Path(model))
 
 
 @contextmanager

@@ -3,11 +3,8 @@
 import contextlib
 import errno
 import mmap
-import os
 import resource
-import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,10 +16,10 @@ import onnx
 from tunery._errors import ModelError, brief, tells_of_memory
 from tunery.domain import Network, TensorSpec, canonical_json, digest, merged_specs
 from tunery.models import zoo
-from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compiled
+from tunery.models._files import SCRATCH, check, gigabytes
 from tunery.models.onnx import _file as _onnx_file
 from tunery.models.onnx._beside import copy_weights, digest_of, name_beside, weights_of
-from tunery.models.onnx._bind import batch_of_one, bind, bound_shapes, declared_dims, declared_ranks, free_inputs, unfit
+from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, free_inputs, unfit
 from tunery.models.onnx._detached import detach_weights, may_stay, serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._loops import loops
@@ -32,8 +29,6 @@ from tunery.models.onnx._unfuse import fused
 from tunery.models.torch import _export_process as _torch
 
 PREPARING_VERSION = "4"
-_ZOO = "zoo:"
-_LONGEST_BATCH = 5  # digits
 _STALE_S = 86_400.0
 
 
@@ -126,30 +121,6 @@ def _fixed(model: onnx.ModelProto, outputs: Sequence[TensorSpec]) -> list[Tensor
     return found
 
 
-def check_shapes(path: Path, bindings: Iterable[Mapping[str, tuple[int, ...]]]) -> None:
-    """Refuse bindings that leave an input of an ONNX file without a size; what else is wrong, `prepare` says."""
-    try:
-        declared = declared_dims(onnx.load(path, load_external_data=False))
-    except Exception:  # noqa: BLE001 - no model, or one that is refused with more said
-        return
-    for shapes in bindings:
-        bound_shapes(declared, shapes)
-
-
-def check(model: str) -> None:
-    """Check what the name of a model tells by itself, and what kind of file it is, at no cost."""
-    if model.startswith(_ZOO):
-        _zoo_parts(model.removeprefix(_ZOO))
-        return
-    unknown = not os.path.exists(model)  # noqa: PTH110 - of a name that is too long, a Path only raises
-    if unknown and any(entry.name == model.partition("@")[0] for entry in zoo.names()):
-        meant = shlex.quote(f"zoo:{model}")
-        raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write {meant}")
-    with open_regular(Path(model), sys.maxsize, ""):
-        pass
-    refuse_compiled(Path(model))
-
-
 @contextlib.contextmanager
 def _explained(model: str, directory: Path) -> Iterator[None]:
     """Turn whatever happens to a model into a ModelError."""
@@ -231,7 +202,7 @@ def _prepare(
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)
     sizes = {spec.name: spec.shape for spec in inputs}
-    assumed = () if model.startswith(_ZOO) else batch_of_one(declared, sizes, shapes)
+    assumed = () if model.startswith(zoo.PREFIX) else batch_of_one(declared, sizes, shapes)
     return Network(
         source.name,
         model,
@@ -261,8 +232,8 @@ def _read_others(source: _Source, path: Path) -> None:
 
 def _open(model: str, directory: Path, *, trust: bool) -> _Source:
     check(model)
-    if model.startswith(_ZOO):
-        return _open_zoo(model.removeprefix(_ZOO))
+    if model.startswith(zoo.PREFIX):
+        return _open_zoo(model.removeprefix(zoo.PREFIX))
     path = Path(model)
     if path.suffix == ".pt2":
         exported = _torch.export(path, directory, trust=trust)
@@ -291,18 +262,8 @@ def _name(path: Path) -> str:
     return " ".join(path.stem.split()) or "network"
 
 
-def _zoo_parts(text: str) -> tuple[str, int | None]:
-    name, at, amount = text.partition("@")
-    if at and not (len(amount) <= _LONGEST_BATCH and amount.isdecimal() and int(amount) > 0):
-        raise ModelError(
-            f"zoo:{text[:60]!r} has no batch size from 1 to 99999 after the @; write for example zoo:{name}@8"
-        )
-    zoo.check(name)
-    return name, int(amount) if at else None
-
-
 def _open_zoo(text: str) -> _Source:
-    name, batch = _zoo_parts(text)
+    name, batch = zoo.parts(text)
     data = zoo.graph(name)
     proto = _onnx_file.parse(data, f"zoo:{name}")
     return _Source(text, digest(data, zoo.FILL_VERSION), proto, batch, complete=lambda model: zoo.fill(model, name))

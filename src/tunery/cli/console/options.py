@@ -107,9 +107,11 @@ def make_request(
 
 def of_model(request: Request, model: str) -> Request:
     """Return the request for a model, of the dialect that its file is for if none was named."""
+    if request.dialect != DEFAULT_DIALECT or model.startswith("zoo:") or model.endswith(".onnx"):
+        return replace(request, model=model)  # told without what finds dialects
     from tunery.dialects import file_dialect
 
-    dialect = (file_dialect(model) if request.dialect == DEFAULT_DIALECT else None) or request.dialect
+    dialect = file_dialect(model) or request.dialect
     return replace(request, model=model, dialect=dialect)
 
 

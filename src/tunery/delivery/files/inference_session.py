@@ -17,11 +17,14 @@ _TYPES = {"float32": "float", "float64": "double"}
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output as ONNX Runtime describes it: `type` such as `tensor(float)`, None for an unknown size."""
+    """An input or output as ONNX Runtime describes it: `type` such as `tensor(float)`.
+
+    An unknown size is the dimension's name, None without one.
+    """
 
     name: str
     type: str
-    shape: list[int | None]
+    shape: list[int | str | None]
 
 
 class InferenceSession:
@@ -79,7 +82,9 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs, in order."""
-        return [_described(spec) for spec in self._opened().inputs]
+        network = self._opened()
+        names = getattr(network, "dimensions", {})
+        return [_described(spec, names.get(spec.name, ())) for spec in network.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs, in order."""
@@ -144,6 +149,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _described(spec: TensorSpec) -> NodeArg:
-    kind = _TYPES.get(spec.dtype, spec.dtype)
-    return NodeArg(spec.name, f"tensor({kind})", [size if size >= 0 else None for size in spec.shape])
+def _described(spec: TensorSpec, names: Sequence[str] = ()) -> NodeArg:
+    kind, called = _TYPES.get(spec.dtype, spec.dtype), [*names, *[""] * len(spec.shape)]
+    shape = [size if size >= 0 else name or None for size, name in zip(spec.shape, called, strict=False)]
+    return NodeArg(spec.name, f"tensor({kind})", shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from tunery._archive import ACCEPTS, ANY, Archive
+from tunery._archive import ACCEPTS, ANY, DIMENSIONS, Archive
 from tunery._errors import UsageError
 from tunery.dialects import Array, CompiledNetwork
 from tunery.domain import TensorSpec, merged_specs, shape_text
@@ -16,12 +16,16 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ShapedNetwork(CompiledNetwork):
-    """A compiled network for several shapes, of which each but the first is loaded when it is first called."""
+    """A compiled network for several shapes, of which each but the first is loaded when it is first called.
+
+    `dimensions` are the names of its inputs' dimensions, "" without one, where it takes any shape.
+    """
 
     def __init__(self, parts: Sequence[Archive], load: Callable[[Archive], CompiledNetwork]) -> None:
         self._load, self._parts = load, parts
         self._numbers: dict[Shapes, int] = {}
         self._any: int | None = None
+        self.dimensions: Mapping[str, Sequence[str]] = {}
         self._warned = False
         inputs, outputs = [], []
         for number, told in enumerate(part.manifest for part in parts):
@@ -37,7 +41,7 @@ class ShapedNetwork(CompiledNetwork):
                 self._numbers.setdefault(shapes, number)
             if told.get(ANY):
                 inputs.append(own)
-                self._any = number
+                self._any, self.dimensions = number, dict(told[DIMENSIONS])
         self.inputs, self.outputs = merged_specs(inputs), merged_specs(outputs)
         first = load(parts[0])
         self.threads = first.threads

@@ -3,7 +3,8 @@
 import math
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import onnx
@@ -23,9 +24,20 @@ _UNNAMED = re.compile(
     r"|unk\w*|(p2o\.)?dynamicdimension\W?\w*|s\d+|dim_?0|\w+_dim_?0|\w+_dynamic_axes_\d+", re.IGNORECASE
 )
 _SEQUENCE = re.compile(r"seq|tok|len|time|frames|steps|past", re.IGNORECASE)
+_MASK = re.compile(r"mask", re.IGNORECASE)
 _SAMPLES = re.compile(r"sample|audio|wav|pcm", re.IGNORECASE)
 _SUM = re.compile(r"[\w.]+( \+ [\w.]+)+", re.ASCII)
 """A dimension that exporters write as a sum, such as `past_sequence_length + 1`."""
+
+
+def check_shapes(path: Path, bindings: Iterable[Mapping[str, tuple[int, ...]]]) -> None:
+    """Refuse bindings that leave an input of an ONNX file without a size; what else is wrong, `prepare` says."""
+    try:
+        declared = declared_dims(onnx.load(path, load_external_data=False))
+    except Exception:  # noqa: BLE001 - no model, or one that is refused with more said
+        return
+    for shapes in bindings:
+        bound_shapes(declared, shapes)
 
 
 def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> dict[str, tuple[int, ...]]:
@@ -67,7 +79,10 @@ def bound_shapes(
 
 
 def free_inputs(model: onnx.ModelProto, bindings: Sequence[Shapes], batch: int | None = None) -> None:
-    """Free the dimensions of a model's inputs, in place, that it declares so, and those that `bindings` differ in."""
+    """Free the dimensions of a model's inputs, in place, that it declares so, and those that `bindings` differ in.
+
+    They keep their names.
+    """
     _drop_initialisers(model.graph)
     _drop_unused(model.graph)
     declared = declared_dims(model)
@@ -75,9 +90,13 @@ def free_inputs(model: onnx.ModelProto, bindings: Sequence[Shapes], batch: int |
     for value in model.graph.input:
         dims = declared[value.name] or ("",) * len(bound[0][value.name])
         differ = [len({*sizes}) > 1 for sizes in zip(*(one[value.name] for one in bound), strict=True)]
+        names = [dim.dim_param for dim in value.type.tensor_type.shape.dim]
         _set_shape(
             value, [-1 if isinstance(dim, str) or several else dim for dim, several in zip(dims, differ, strict=True)]
         )
+        for dim, name in zip(value.type.tensor_type.shape.dim, names, strict=False):
+            if not dim.HasField("dim_value") and name not in _PLACEHOLDERS:
+                dim.dim_param = name
     for each in graphs(model.graph):
         del each.value_info[:]
 
@@ -108,8 +127,19 @@ def of_inputs(declared: Mapping[str, Dims | None], shapes: Shapes) -> dict[str, 
 
 
 def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
+    """Return each input's dimensions; a mask whose length no other input has is as long as the cache that comes back.
+
+    torch's newer exporter names that length anew, though the mask covers what is cached and what is added.
+    """
     constants = _constants(model.graph)
-    return {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
+    declared = {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
+    names, dims = set(_names(declared)), [dim for dims in declared.values() for dim in dims or ()]
+    given = {dim.dim_param for value in model.graph.output for dim in value.type.tensor_type.shape.dim}
+    sums = [dim for dim in given if _SUM.fullmatch(dim) and any(part in names for part in dim.split(" + "))]
+    for name, (*first, last) in ((name, dims) for name, dims in declared.items() if dims):
+        if len(sums) == 1 and _MASK.search(name) and _UNNAMED.fullmatch(str(last)) and dims.count(last) == 1:
+            declared[name] = (*first, sums[0])
+    return declared
 
 
 def batch_of_one(declared: Mapping[str, Dims | None], bound: Shapes, shapes: Shapes) -> tuple[str, ...]:
@@ -295,7 +325,7 @@ def _refuse(declared: Mapping[str, Dims | None], shapes: Shapes, sizes: Mapping[
 
     Dimensions with a name that somebody chose are bound by it, and what is a sum of them with them.
     """
-    named = [dim for dim in _names(declared) if not _UNNAMED.fullmatch(dim)]
+    named = [dim for dim in _names(declared) if not _is_unnamed(dim)]
     loose = {name: dims for name, dims in declared.items() if name not in shapes and _is_loose(dims, sizes)}
     known, flags, remarks = dict(sizes), list[str](), list[str]()
     for is_sum in (False, True):
@@ -309,10 +339,17 @@ def _refuse(declared: Mapping[str, Dims | None], shapes: Shapes, sizes: Mapping[
     for name, dims in loose.items():
         empty = ", and a dimension of 0 holds nothing" if _EMPTY in (dims or ()) else ""
         remarks.append(f"{name!r} is {_show(dims)}{empty}")
+    for name, dims in sorted(loose.items(), key=lambda item: any(_parts(str(dim), named) for dim in item[1] or ())):
         if _is_loose(dims, known):
             flags.append(_example(name, dims, known))
+            shape = _example_shape(name, dims, known)
+            known = _solved(declared, known | {str(dim): size for dim, size in zip(dims or (), shape, strict=False)})
     listed = "; ".join(remarks)
     raise ModelError(f"the model has inputs of unknown size: {listed}. Bind them, for example with {' '.join(flags)}")
+
+
+def _is_unnamed(dim: str) -> bool:
+    return all(part.isdecimal() or _UNNAMED.fullmatch(part) for part in dim.split(" + "))
 
 
 def _is_loose(dims: Dims | None, sizes: Mapping[str, int]) -> bool:
@@ -324,10 +361,13 @@ def _part(part: str, sizes: Mapping[str, int]) -> int:
 
 
 def _example(name: str, dims: Dims | None, sizes: Mapping[str, int]) -> str:
+    return _flag(name, _join(_example_shape(name, dims, sizes)))
+
+
+def _example_shape(name: str, dims: Dims | None, sizes: Mapping[str, int]) -> Sequence[int]:
     if dims is None:
-        return _flag(name, "1x3x224x224")
-    shape = [_size(dim, at, dims, sizes, None) or _usual(dim, at, dims) for at, dim in enumerate(dims)]
-    return _flag(name, _join(shape))
+        return (1, 3, 224, 224)
+    return [_size(dim, at, dims, sizes, None) or _usual(dim, at, dims, name) for at, dim in enumerate(dims)]
 
 
 def _flag(name: str, sizes: str) -> str:
@@ -335,9 +375,9 @@ def _flag(name: str, sizes: str) -> str:
     return f"--shape {shlex.quote(f'{name}={sizes}')}"
 
 
-def _usual(dim: int | str, position: int, dims: Dims) -> int:
+def _usual(dim: int | str, position: int, dims: Dims, name: str = "") -> int:
     """Return a usual size for a dimension: 224 for an image's sides, 3 for channels, a second of audio, else 128."""
-    if len(dims) == 4 and not _SEQUENCE.search(str(dim)):
+    if len(dims) == 4 and not _SEQUENCE.search(f"{name} {dim}"):
         return 3 if position == 1 and not isinstance(dims[3], int) else 224
     if _SAMPLES.search(str(dim)):
         return 16000
