@@ -389,7 +389,7 @@ def deviation(path: Path, compiled: Path) -> float:
         again, found = theirs.run(None, feed), ours.run(None, feed)
         for a, b, c in zip(expected, again, found, strict=True):
             if isinstance(a, np.ndarray) and a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-                apart = np.abs(a.astype(np.float64) - c).max(initial=0.0)
+                apart = np.abs(np.asarray(a, np.float64) - np.asarray(c, np.float64)).max(initial=0.0)
                 worst = max(worst, float(apart / max(np.abs(a).max(initial=0.0), 1e-6)))
     return worst
 
