@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
-from side_by_side import Node, compare
+from side_by_side import Node, compare, compare_model
 
 from tunery._archive import Archive
 from tunery.dialects import Dialect
@@ -74,3 +75,42 @@ def test_divisions_that_processors_refuse_end_nothing(dialect: Dialect, target: 
     quotients = compiled(*(one.astype(spec.dtype) for one, spec in zip(ends, compiled.inputs, strict=True)))
     assert all((one[::2] == (0 if spec.name > "y2" else np.iinfo(one.dtype).min)).all()
                for one, spec in zip(quotients, compiled.outputs, strict=True))  # fmt: skip
+
+
+ALGEBRA = """
+<ir_version: 9, opset_import: ["": 20]>
+algebra (float[1, 24] x, float[1, 24] z, double[24] d, float s, uint8 q, float16[24] h)
+    => (float nothing, float cut, float large, float beside, double least, float reciprocal, float celu, float real,
+        float16 halved, int64 sizes) {
+    difference = Sub(x, x)
+    nothing = Abs(difference)
+    whole = Constant <value = float {8388608}> ()
+    moved = Add(x, whole)
+    cut = Sub(moved, whole)
+    sum = Add(x, z)
+    left = Sub(sum, z)
+    large = Exp(left)
+    more = Sub(z, sum)
+    beside = Neg(more)
+    bound = Constant <value = double[1] {3e38}> ()
+    least = Min(bound, d)
+    zero = Constant <value = float {0}> ()
+    positive = Add(x, zero)
+    reciprocal = Reciprocal(positive)
+    celu = Celu <alpha = 0.7> (s)
+    step = Constant <value = float {0.5}> ()
+    point = Constant <value = uint8 {3}> ()
+    real = DequantizeLinear(q, step, point)
+    half = Sub(h, h)
+    halved = Sqrt(half)
+    sizes = Shape(x)
+}
+"""
+
+
+def test_floats_obey_no_algebra_and_scalars_stay_scalars(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(ALGEBRA)
+    values = np.resize(ENDS, (1, 24))
+    given = {"x": values, "z": values[:, ::-1].copy(), "d": np.resize(ENDS, 24).astype(np.float64), "q": np.uint8(7)}
+    given |= {"s": np.float32(-0.3), "h": np.resize([1, INF, NAN, -0.0], 24).astype(np.float16)}
+    assert compare_model(model, {name: np.asarray(one) for name, one in given.items()}, dialect, target, tmp_path) == 0

@@ -87,7 +87,6 @@ def test_functions_that_call_each_other_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("node", "opset", "constants"),
     [
-        (helper.make_node("Celu", ["x"], ["y"], alpha=2.0), 18, {}),
         (helper.make_node("Swish", ["x"], ["y"]), 24, {}),
         (helper.make_node("NegativeLogLikelihoodLoss", ["x", "t"], ["y"]), 18, {"t": np.array([3])}),
     ],

@@ -14,7 +14,7 @@ from tunery._errors import ModelError
 from tunery.models.onnx._file import STANDARD, graphs
 
 _EXPANDED = frozenset(
-    {"Attention", "Celu", "CenterCropPad", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss"}
+    {"Attention", "CenterCropPad", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss"}
     | {"Swish"}
 )
 _MOST_ELEMENTS = 1 << 28

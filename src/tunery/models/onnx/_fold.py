@@ -52,8 +52,11 @@ class _Folder:
         kept, changed = list[onnx.NodeProto](), False
         for node in self._graph.node:
             known = self._known(node)
-            if known is not None and outputs.isdisjoint(node.output):
+            if known is not None and (outputs.isdisjoint(node.output) or node.op_type != "Identity"):
                 changed = True
+                kept += [
+                    self._named(name, value) for name, value in zip(node.output, known, strict=True) if name in outputs
+                ]
                 continue
             while write_pads(node, self._types):  # those of `SAME` first, then of a window behind the data
                 changed = True
@@ -80,6 +83,11 @@ class _Folder:
             return None
         found = self._evaluated(node, [self._value(name) for name in names])
         return None if found is None or any(one.size > most for one in found) else self._keep(node, found)
+
+    def _named(self, name: str, value: np.ndarray) -> onnx.NodeProto:
+        """Return the node that gives a constant the name of an output."""
+        self._values[f"{name}/value"] = value
+        return helper.make_node("Identity", [f"{name}/value"], [name])
 
     def _keep(self, node: onnx.NodeProto, arrays: list[np.ndarray]) -> list[np.ndarray]:
         for name, array in zip(node.output, arrays, strict=True):

@@ -1,10 +1,10 @@
 """Numbers as processors have them: what TVM's simplifier and LLVM's flags assume of them is kept from both.
 
 Neither expects NaN or a sum that wraps around: `x == x`, `x < y || y <= x` and `x + 1 > x` become true, `!(x < y)`
-becomes `y <= x`, and the largest of numbers begins with the lowest finite one. An index that is read from memory may
-lie anywhere. All this is undone where code is made, after scheduling, for programs are known by how they are imported.
-None of it costs an instruction but the bounds of indices: LLVM narrows arithmetic of twice the width again, without the
-flag that says that it does not wrap around.
+becomes `y <= x`, `x - x` becomes 0, and the largest of numbers begins with the lowest finite one. An index that is read
+from memory may lie anywhere. All this is undone where code is made, after scheduling, for programs are known by how
+they are imported. None of it costs an instruction but the bounds of indices: LLVM narrows arithmetic of twice the width
+again, without the flag that says that it does not wrap around.
 """
 
 import math
@@ -115,12 +115,8 @@ class _Value:
             return differ if kind is _T.NE else _inverse(differ)
         if kind in _LOGIC:
             return _LOGIC[kind](a, b)
-        if "float" in dtype and kind in {_T.EQ, _T.NE}:
-            equal = _T.bitwise_and(_T.LE(a, b), _T.GE(a, b))
-            return equal if kind is _T.EQ else _inverse(equal)
-        if "float" in dtype and kind in {_T.Max, _T.Min}:
-            # The instruction gives its second operand where one is NaN.
-            return kind(b, a) if isinstance(b, _T.FloatImm) else kind(a, b)
+        if "float" in dtype and (made := _of_floats(kind, a, b)) is not None:
+            return made
         if kind in _ARITHMETIC and dtype in _WIDER and not self._is_small(value):
             wide = _WIDER[dtype]
             return _T.Cast(dtype, kind(_T.Cast(wide, a), _T.Cast(wide, b)))
@@ -131,6 +127,21 @@ class _Value:
         sides = (value.a, value.b)
         narrow = all(isinstance(one, _T.Cast) and str(one.value.ty.dtype) in _NARROW for one in sides)
         return narrow or any(_reads(one, self._buffer) for one in sides)
+
+
+def _of_floats(kind: Any, a: Any, b: Any) -> Any:
+    if kind in {_T.EQ, _T.NE}:
+        equal = _T.bitwise_and(_T.LE(a, b), _T.GE(a, b))
+        return equal if kind is _T.EQ else _inverse(equal)
+    if kind in {_T.Max, _T.Min} and isinstance(b, _T.FloatImm):
+        return kind(b, a)  # the instruction gives its second operand where one is NaN
+    if kind is not _T.Sub or isinstance(a, _T.FloatImm):
+        return None
+    dtype = str(a.ty.dtype)
+    if tvm_ffi.structural_equal(a, b):  # fused with a product, it would be what that is rounded by
+        low, high = (_T.const(sign * float(_T.max_value(dtype).value), dtype) for sign in (-1, 1))
+        return _T.Select(_T.bitwise_and(_T.GE(a, low), _T.LE(a, high)), _T.const(0, dtype), _T.const(math.nan, dtype))
+    return _T.Add(a, _T.Mul(b, _T.const(-1, dtype)))  # LLVM makes a difference of it; TVM takes (x + y) - y for x
 
 
 def _quotient(kind: Any, a: Any, b: Any) -> Any:

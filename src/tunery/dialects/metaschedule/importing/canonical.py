@@ -1,8 +1,8 @@
 """Operators in the forms that layout conversion, fusion and values need.
 
 `ConvertLayout` cannot carry a layout through `relax.clip` (TVM's HardSigmoid), and fails as a whole at an axis of a
-squeeze that counts from the end. A factor that is a scalar of 0 becomes part of a program, and `x * 0` becomes 0 there,
-also where x is infinite or NaN: as an array it is read.
+squeeze that counts from the end. A scalar of 0 becomes part of a program, and `x * 0` becomes 0 there, also where x is
+infinite or NaN, and `x + 0` becomes x, also where x is -0: as an array it is read.
 
 Of a batch normalisation with constants TVM writes out the definition: a difference, a quotient, a product and a sum for
 every element. Where a convolution comes before, it folds them into its weights; where none does (DenseNet normalises
@@ -29,7 +29,7 @@ class _Clips(PyExprMutator):  # type: ignore[misc] # TVM has no types
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._clip, self._squeeze = (tvm.ir.Op.get(f"relax.{name}") for name in ("clip", "squeeze"))
-        self._products = [tvm.ir.Op.get(f"relax.{name}") for name in ("multiply", "divide")]
+        self._folded = [tvm.ir.Op.get(f"relax.{name}") for name in ("add", "multiply", "divide")]
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
@@ -37,7 +37,7 @@ class _Clips(PyExprMutator):  # type: ignore[misc] # TVM has no types
             return self._bounded(*call.args)
         if call.op == self._squeeze and call.attrs.axis is not None:
             return _from_the_front(call)
-        if call.op in self._products and any(_is_zero(one) for one in call.args):
+        if call.op in self._folded and any(_is_zero(one) for one in call.args):
             return self._of_arrays(call)
         return call
 

@@ -113,6 +113,7 @@ def _type(spec: TensorSpec, *, ranked: bool) -> Any:
 
 
 _RULES: dict[str, Convert] = {
+    "Celu": elements.celu,
     "Clip": elements.clip,
     "Sum": elements.chain(relax.op.add),
     "Max": elements.extreme(relax.op.maximum, relax.op.greater),

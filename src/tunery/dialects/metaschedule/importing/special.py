@@ -15,7 +15,8 @@ class Special(Flag):
 
 NOT_KEPT: Mapping[str, Special] = {
     # The largest of many loses a NaN by its place, in ONNX Runtime by another one.
-    **dict.fromkeys(("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"), Special.NAN),
+    **dict.fromkeys(("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "ReduceLogSumExp"), Special.NAN),
+    **dict.fromkeys(("ArgMax", "ArgMin"), Special.NAN),
     # A place that is no number: ONNX Runtime takes one by how it converts it.
     "GridSample": Special.NAN | Special.INFINITIES,
     # What has no weight in a sum is left out of it.

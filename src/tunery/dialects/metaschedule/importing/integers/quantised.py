@@ -264,7 +264,7 @@ def _like(array: Array, value: Any, axis: int | None = None) -> Any:
     shape = [1] * rank
     if axis is not None and array.size > 1:
         shape[axis] = array.size
-    return relax.const(np.ascontiguousarray(array.reshape(shape)), array.dtype.name)
+    return relax.const(np.array(array.reshape(shape), order="C"), array.dtype.name)
 
 
 def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:

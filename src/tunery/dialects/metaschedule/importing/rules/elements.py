@@ -30,7 +30,10 @@ def extreme(bound: Callable[[Any, Any], Any], before: Callable[[Any, Any], Any])
             left, right = right, left
         if "float" not in dtype_of(left):
             return run(bound(left, right))
-        if isinstance(right, tvm.ir.GenericConst) and right.value.numpy().size == 1:
+        if isinstance(right, tvm.ir.GenericConst) and right.value.numpy().size == 1 and right.ty.ndim <= left.ty.ndim:
+            right = const_like(
+                right.value.numpy().reshape(()), left
+            )  # a number in the program, which comes first there
             return run(relax.op.add(left, right) if np.isnan(right.value.numpy()).any() else bound(left, right))
         unordered = run(relax.op.where(run(before(right, left)), right, run(relax.op.add(left, right))))
         equal = run(relax.op.where(run(relax.op.equal(left, right)), left, unordered))
@@ -91,6 +94,15 @@ def thresholded(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> 
     (x,) = inputs
     above = emit(builder, relax.op.greater(x, const_like(float(attributes.get("alpha", 1.0)), x)))
     return relax.op.where(above, x, const_like(0, x))
+
+
+def celu(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Keep the shape of a scalar, which TVM's form does not."""
+    (x,), run = inputs, emitter(builder)
+    zero, alpha = const_like(0, x), const_like(float(attributes.get("alpha", 1.0)), x)
+    power = run(relax.op.exp(run(relax.op.divide(x, alpha))))
+    below = run(relax.op.multiply(run(relax.op.subtract(power, const_like(1, x))), alpha))
+    return relax.op.add(run(relax.op.maximum(x, zero)), run(relax.op.minimum(below, zero)))
 
 
 # log(1 + e) = 2 s (1 + z p(z)) for s = e / (2 + e), z = s^2 and 0 <= e <= 1: minimax, to half a unit in the last place
