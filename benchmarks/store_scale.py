@@ -78,7 +78,14 @@ def _task(number: int) -> Task:
 
 def _record(task: Task, key: str, latency_s: float = 1e-3) -> Record:
     measurement = Measurement(
-        Outcome.OK, (latency_s,) * 5, Mode.RACE, "", {}, Verification("reference", 3, 0.25, True), 0.1, 0.02
+        Outcome.OK,
+        (latency_s,) * 5,
+        Mode.RACE,
+        "",
+        {},
+        Verification("reference", Verification.FULL, 0.25, True),
+        0.1,
+        0.02,
     )
     return Record(Candidate(key, task.key, "the body of a candidate " * 40, Origin.SEARCH), measurement, _HERE, "")
 

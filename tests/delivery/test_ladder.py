@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tunery.tuning.work import Work
 
 HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
-CHECKED, HALF = Verification("reference", 3, 0.1, True), Verification("reference", 1, 0.1, True)
-WRONG = Verification("reference", 3, 9.0, False)
+CHECKED, HALF = Verification("reference", Verification.FULL, 0.1, True), Verification("reference", 1, 0.1, True)
+WRONG = Verification("reference", Verification.FULL, 9.0, False)
 
 
 def task(name: str = "conv", target: str = "cpu", threads: int = 2) -> Task:

@@ -84,7 +84,9 @@ def honest(folder: Path, model: str) -> list[Line]:
         session.tune(Request(model, threads=1, budget=Budget(trials=2)))
     with open_store(str(folder / "source.db")) as source, open_store(str(folder / "claims.db")) as claims:
         provenance = Provenance("metaschedule", dialect.compiler, "elsewhere", MeasuringSettings().key)
-        verified = Measurement(Outcome.OK, (CLAIMED_S,) * 3, verification=Verification("reference", 3, 0.0, True))
+        verified = Measurement(
+            Outcome.OK, (CLAIMED_S,) * 3, verification=Verification("reference", Verification.FULL, 0.0, True)
+        )
         for task in source.tasks():
             for candidate in dialect.open(task, (), None, 7).propose(8):
                 claims.add_record(task, Record(candidate, verified, provenance, "j"))

@@ -75,7 +75,7 @@ def test_a_machine_whose_speed_moves_names_the_faster_all_the_same() -> None:
         ]
         for with_pace in lost:
             context = {"pace": list(pace([dict(enumerate(one)) for one in taken]).values())} if with_pace else {}
-            checked = Verification("", 3, 0.0, passed=True)
+            checked = Verification("", Verification.FULL, 0.0, passed=True)
             results = [Measurement(Outcome.OK, tuple(one), Mode.FINAL, "", context, checked) for one in taken]
             lost[with_pace] += winner(keys, results) != 0
             assert results[0].latency_s == median(taken[0]), "what is reported is what was measured"

@@ -25,7 +25,7 @@ def test_a_good_candidate_is_verified_and_sampled(bench: BenchMaker) -> None:
     assert 6 <= len(result.samples_s) <= 10
     assert result.latency_s == pytest.approx(1e-3, rel=0.02)  # the slow first run does not count
     assert result.verification.passed
-    assert result.verification.inputs == 3, "the next incumbent must be right on all inputs"
+    assert result.verification.inputs == Verification.FULL, "the next incumbent must be right on all inputs"
     assert machine.race(0.99e-3, noise=gaussian(0.02)).verification.inputs == 1
     assert result.measure_s >= sum(result.samples_s)
     assert result.context["affinity_held"]
@@ -360,3 +360,11 @@ def test_finals_find_weights_elsewhere_and_races_do_not(bench: Callable[..., Any
         assert machine.dialect.kernels["c"].buffers is None
         machine.finals(a={})
         assert (machine.dialect.kernels["a"].buffers is not None) == rotates
+
+
+def test_a_kernel_that_loses_infinities_is_wrong(bench: BenchMaker) -> None:
+    def bounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        return [np.clip(2 * inputs[0], -1e30, 1e30)]
+
+    raced, (final,) = bench().race(compute=bounded), bench().finals(a={"compute": bounded})
+    assert (raced.outcome, final.outcome) == (Outcome.WRONG_RESULT, Outcome.WRONG_RESULT)

@@ -19,7 +19,7 @@ from tunery.measuring.selection import finalists, winner
 from tunery.store.records.ranking import Entry, ranked
 from tunery.store.records.rows import record_row
 
-FULL = Verification("reference", 3, 0.1, passed=True)
+FULL = Verification("reference", Verification.FULL, 0.1, passed=True)
 
 
 def candidate(key: str, origin: Origin = Origin.SEARCH) -> Candidate:
@@ -116,7 +116,7 @@ def test_a_clear_winner_wins_and_a_tie_goes_to_the_baseline_if_it_is_in_it() -> 
 
 def test_nothing_unverified_wrong_or_raced_wins() -> None:
     two_inputs = Verification("reference", 2, 0.0, passed=True)
-    wrong = Verification("reference", 3, 9.0, passed=False)
+    wrong = Verification("reference", Verification.FULL, 9.0, passed=False)
     candidates = [candidate(key) for key in "abcdef"]
     measurements = [
         final(0.1, verification=None),

@@ -17,7 +17,7 @@ from tunery.testing.inline_engine import InlineEngine
 
 DIALECT = FakeDialect()
 TARGET = DIALECT.resolve_target("native", 1)
-CHECKED = Verification("reference", 3, 0.0, True)
+CHECKED = Verification("reference", Verification.FULL, 0.0, True)
 
 
 def tasks_of(source: str) -> list[Task]:

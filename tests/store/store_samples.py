@@ -26,9 +26,9 @@ from tunery.store import Store
 from tunery.store.database.schema import records as records_table
 
 HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
-CHECKED = Verification("reference", 3, 0.25, True)
+CHECKED = Verification("reference", Verification.FULL, 0.25, True)
 HALF_CHECKED = Verification("reference", 1, 0.25, True)
-WRONG = Verification("reference", 3, 17.0, False, "element 4")
+WRONG = Verification("reference", Verification.FULL, 17.0, False, "element 4")
 
 
 def task(name: str = "conv", *, target: str = "cpu", threads: int = 2, weight: int = 1, kind: str = "conv2d") -> Task:

@@ -87,7 +87,8 @@ class Verification:
     """How a candidate's numerics were compared with the unscheduled program's.
 
     `inputs` independent inputs were compared, each into poisoned outputs; `max_error` is the largest deviation
-    as a share of the tolerance (1.0 is the limit). `passed` with `inputs` >= FULL is what delivery asks for.
+    as a share of the tolerance (1.0 is the limit). `passed` with `inputs` >= FULL is what delivery asks for; the last
+    of them have special values.
     """
 
     method: str
@@ -96,7 +97,7 @@ class Verification:
     passed: bool
     detail: str = ""
 
-    FULL = 3
+    FULL = 4
 
     @property
     def deliverable(self) -> bool:

@@ -48,14 +48,32 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int, *, positive: bool = Fals
     return arrays
 
 
+def special_inputs(specs: Sequence[TensorSpec], seed: int, *, only_first: bool) -> list[Array]:
+    """Return what `make_inputs` does with infinities and zeros at both ends of float arrays, or of the first of them.
+
+    They are few, so that sums of the others stay finite. NaN is not among them: which of many is the largest then
+    depends on the order.
+    """
+    arrays = make_inputs(specs, seed)
+    floats = [array for array in arrays if array.dtype.kind == "f" and array.size]
+    for array in floats[:1] if only_first else floats:
+        generator, flat = np.random.Generator(np.random.PCG64(seed)), array.reshape(-1)
+        places = np.flatnonzero(generator.random(max(1, flat.size // _SPECIAL_SHARE)) < _SPECIAL_DENSITY)
+        flat[places] = generator.choice(np.array(_SPECIAL["sparse"]), places.size).astype(array.dtype)
+        flat[-1] = generator.choice(np.array(_SPECIAL["sparse"]))
+    return arrays
+
+
 SETS = ("random", "zeros", "ends", "ties", "large", "infinite", "NaN")
 """Kinds of input sets of a network, by number; the last two only where an input can meet a special case."""
 _ORDINARY = 5
+_SPECIAL_SHARE, _SPECIAL_DENSITY = 16, 0.2
 _MASK = (0.0, 1.0)
 _LONE_HIGH = 7.0
 _SPECIAL = {
     "infinite": (np.inf, -np.inf, 0.0, -0.0, 1e-40, -104.0, 88.8, 3e38),
     "NaN": (np.nan, -0.0, 1e-45),
+    "sparse": (np.inf, -np.inf, 0.0, -0.0),
     "large": (-104.0, -87.5, 88.5, 1e4, -1e4, 30.0, -30.0),
 }
 

@@ -31,7 +31,7 @@ from tunery.measuring.racing import RaceVerdict, Rule, decide
 from tunery.measuring.references import References
 from tunery.measuring.sampling import BadTimeError, Race, Sample, Sampler, clock_overhead, run_race
 from tunery.measuring.settings import MeasuringSettings
-from tunery.measuring.verification import compare, merge
+from tunery.measuring.verification import compare
 
 _LOOK_EVERY = 16
 """Of the candidates that their warm-up would give up, one in so many is raced."""
@@ -197,7 +197,7 @@ class Measurer:
             slow_first = incumbent_s is None and warm_up.seconds >= long_s
             if won and built.path != reference.path and not slow_first:
                 # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
-                verification = self._verify(task, kernel, reference)
+                verification = self._references.verify(task, kernel, reference)
                 if not verification.passed:
                     return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
         except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
@@ -270,19 +270,9 @@ class Measurer:
         kernel.poison()
         first = finalist.sampler.first_run()
         finalist.verification = compare(expected, kernel.outputs(), slack=kernel.slack)
-        finalist.verify = partial(self._verify, task, kernel, reference)
+        finalist.verify = partial(self._references.verify, task, kernel, reference)
         if first.seconds >= _LONG * self._settings.rule.max_s:
             finalist.settled = first
-
-    def _verify(self, task: Task, kernel: Kernel, reference: Built) -> Verification:
-        verdicts = []
-        for number in range(Verification.FULL):
-            inputs, expected = self._references.get(task, reference, number)
-            kernel.bind(inputs)
-            kernel.poison()
-            kernel.run()
-            verdicts.append(compare(expected, kernel.outputs(), slack=kernel.slack))
-        return merge(verdicts)
 
     def _numbers(self, count: int, dtype: str) -> Array:
         return make_inputs([TensorSpec("", (count,), dtype)], self._settings.seed)[0]

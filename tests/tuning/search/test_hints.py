@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]
 
 SOURCE = "fake:hinted?tasks=1"
 ABSURD_S = 1e-12
-CHECKED = Verification("reference", 3, 0.0, True)
-WRONG = Verification("reference", 3, 9.0, False)
+CHECKED = Verification("reference", Verification.FULL, 0.0, True)
+WRONG = Verification("reference", Verification.FULL, 9.0, False)
 
 
 @pytest.fixture
