@@ -34,18 +34,19 @@ from tunery._errors import GoneDeviceError, UsageError
 from tunery.blobs import DirectoryBlobs
 from tunery.delivery.files.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
-from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome
-from tunery.domain.request import CompileOptions, Progress, Request, TuneReport
+from tunery.domain import HERE, Artifact, Budget, JobState, JobStatus, Mode, Outcome
+from tunery.domain.request import CompileOptions, Progress, Request
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import add_host, remove_host
 from tunery.runtime.hosts import further
 from tunery.runtime.hosts.workers import MEASURER
 from tunery.runtime.runtime import Runtime
+from tunery.service.job import Job
 from tunery.service.machines import machines
-from tunery.service.runner import JobRunner
+from tunery.service.running import run_here
+from tunery.service.runtimes import Runtimes
 from tunery.service.session import Session, tune
-from tunery.service.workplace import Assignment
 from tunery.store import open_store
 from tunery.testing.fake_dialect import FakeDialect, fake_network
 
@@ -280,17 +281,17 @@ def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) 
     add_host("near", agent(tmp_path / "near"))  # it answers first, and is not the one that is waited for
     asked = request_in(tmp_path, "fake:waited?tasks=1", "10trials")
 
-    async def main() -> list[TuneReport]:
+    async def main() -> list[JobStatus]:
         with open_store(asked.store) as store:
-            async with JobRunner(store) as runner:
-                there = asyncio.create_task(runner.tune(Assignment(replace(asked, on=FAR))))
-                here = await runner.tune(Assignment(replace(asked, seed=1)))
+            async with Runtimes(store) as runtimes:
+                there = asyncio.create_task(run_here(Job(replace(asked, on=FAR), runtimes)))
+                here = await run_here(Job(replace(asked, seed=1), runtimes))
                 assert not there.done()
                 ready.touch()
                 return [here, await there]
 
-    reports = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
-    assert [report.job.state for report in reports] == [JobState.DONE] * 2
+    jobs = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert [job.state for job in jobs] == [JobState.DONE] * 2
     wait_until(lambda: len(family(tmp_path)) == 0)
 
 
@@ -305,11 +306,11 @@ def test_a_service_uses_a_host_that_is_added_while_it_runs_and_leaves_one_that_i
         while not said():
             await asyncio.sleep(0.05)
 
-    async def main(made: list[Runtime]) -> TuneReport:
+    async def main(made: list[Runtime]) -> JobStatus:
         with open_store(asked.store) as store:
-            async with JobRunner(store, follow_hosts=True) as runner:
+            async with Runtimes(store, follow_hosts=True) as runtimes:
                 stop = threading.Event()
-                work = asyncio.create_task(runner.tune(Assignment(asked, stop=stop)))
+                work = asyncio.create_task(run_here(Job(asked, runtimes, stop=stop)))
                 await soon(lambda: bool(made) and builds(made[0])[HERE] > 0)
                 add_host(FAR, agent(tmp_path / "far"))
                 await soon(lambda: builds(made[0])[FAR] > 2)
@@ -319,15 +320,15 @@ def test_a_service_uses_a_host_that_is_added_while_it_runs_and_leaves_one_that_i
                 await soon(lambda: builds(made[0])[HERE] > here + 2)
                 assert FAR not in [machine.name for machine in machines(host_facts(), (), made[0].dispatch, made)]
                 with pytest.raises(UsageError, match="no host 'far'"):
-                    await runner.tune(Assignment(replace(asked, on=FAR)))
+                    await run_here(Job(replace(asked, on=FAR), runtimes))
                 add_host(FAR, agent(tmp_path / "far"))
                 await soon(lambda: builds(made[0])[FAR] > there)
                 stop.set()
                 return await work
 
     with runtimes() as made:
-        report = asyncio.run(asyncio.wait_for(main(made), PATIENCE_S))
-    assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
+        status = asyncio.run(asyncio.wait_for(main(made), PATIENCE_S))
+    assert {outcome for task in status.tasks for outcome in task.outcomes} <= {"ok", "abandoned", "filtered"}
     assert set(raced(tmp_path).values()) == {1}
     wait_until(lambda: len(family(tmp_path)) == 0)
 

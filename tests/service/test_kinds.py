@@ -15,8 +15,9 @@ from tunery.cli.app import app
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import NO_TRIMMING, Progress, Request, ShareRequest, TuneReport
 from tunery.service.codec import request_data, request_of
+from tunery.service.job import Job
 from tunery.service.kinds import KINDS, options_of
-from tunery.service.kinds._base import JobAtWork, JobKind, Options
+from tunery.service.kinds._base import JobKind, Options
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.service.stored_jobs import create_at_work, refuse_twin
@@ -183,27 +184,27 @@ class CountOptions(Options):
     each_costs: float = 0.0
 
 
-async def _count(at: JobAtWork[CountOptions]) -> JobStatus:
+async def _count(job: Job, options: CountOptions) -> JobStatus:
     """Count on from what the job has stored."""
-    store, job_id = at.place.store, at.status.job_id
+    store, job_id = job.store, job.job_id
     read = partial(store.read, lambda store: counted(store, job_id))
     cost = 0.0
-    if at.job.month is not None:
-        at.job.month.meter(lambda: cost)
+    if job.month is not None:
+        job.month.meter(lambda: cost)
 
     async def count(_: Work) -> None:
         nonlocal cost
-        for number in range(len(await read()) + 1, at.options.to + 1):
-            if at.job.stop.is_set():
+        for number in range(len(await read()) + 1, options.to + 1):
+            if job.stop.is_set():
                 return
             await asyncio.sleep(0.02)
-            cost += at.options.each_costs
+            cost += options.each_costs
             await store.write(partial(_append, job_id=job_id, number=number))
-            at.job.tell(Progress(job_id, "counting", 0.0, None, number, at.options.to, None, None))
+            job.tell(Progress(job_id, "counting", 0.0, None, number, options.to, None, None))
 
-    await at.place.work_on(at.job, replace(at.work, account=at.place.account(at.work)), count)
+    await job.work_on(replace(job.work, account=job.account(job.work)), count)
     stored = await store.read(lambda store: store.job(job_id))
-    state = JobState.STOPPED if at.job.stop.is_set() else JobState.DONE
+    state = JobState.STOPPED if job.stop.is_set() else JobState.DONE
     status = replace(stored, state=state, message=f"counted to {len(await read())}")
     await store.write(partial(leave, status=status))
     return status

@@ -52,7 +52,7 @@ def expect_whole(room: JobManager) -> None:
     validate(scheduler)
     assert (scheduler.snapshot().running, scheduler.snapshot().ready, scheduler.snapshot().jobs) == (0, 0, 0)
     assert room.dispatch.waiting == room.dispatch.pinned == {}
-    assert all(room.runner.runtimes.searches(one)._open == {} for one in room.runner.runtimes)
+    assert all(room.runtimes.searches(one)._open == {} for one in room.runtimes)
     validate(replay(scheduler.log))
 
 
@@ -111,7 +111,7 @@ def test_jobs_with_the_same_tasks_share_their_work(tmp_path: Path) -> None:
             assert raced(tmp_path).total() < 80
             best = [{task.name: task.best_s for task in status.tasks} for status in done]
             assert best[0] == pytest.approx(best[1], rel=0.05)
-            assert len(list(room.runner.runtimes)) == 1
+            assert len(list(room.runtimes)) == 1
             expect_whole(room)
 
     run(main())
@@ -168,7 +168,7 @@ def test_a_job_that_ends_leaves_its_tasks_to_the_other(tmp_path: Path) -> None:
         async with room_in(tmp_path) as (room, store):
             jobs = [await room.submit(request_in(tmp_path, ENDLESS, budget)) for budget in ("4000trials", "60trials")]
             await until_trials(room, jobs[1], 10)
-            searches = room.runner.runtimes.searches(*room.runner.runtimes)
+            searches = room.runtimes.searches(*room.runtimes)
             weights = [search.state.progress.weight for search, _ in searches._open.values()]
             await room.cancel(jobs[0])
             assert store.job(jobs[0]).state is JobState.CANCELLED

@@ -194,7 +194,7 @@ def test_a_job_that_is_cut_short_while_it_compiles_lives_until_then_and_goes_on(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Store, "heartbeat", beat)
-    monkeypatch.setattr("tunery.service.runner.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("tunery.service.job.HEARTBEAT_S", 0.05)
     with Session(str(tmp_path / "store.db")) as session:
         with monkeypatch.context() as patch:
             patch.setattr("tunery.service.kinds.tune.compile_network", broken)

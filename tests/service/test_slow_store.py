@@ -13,8 +13,9 @@ from sqlalchemy.engine import make_url
 
 from tunery.delivery.query import query
 from tunery.domain import JobState, Mode
+from tunery.service.job import Job
 from tunery.service.manager import JobManager
-from tunery.service.workplace import Assignment
+from tunery.service.running import run_here
 from tunery.store import Store
 
 pytestmark = pytest.mark.jobs
@@ -65,7 +66,9 @@ def test_while_a_record_hangs_the_store_is_read_leases_are_kept_and_other_jobs_a
                     assert await room.store.heartbeat(job)
                     assert (await room.store.read(lambda opened: opened.job(job))).state is JobState.RUNNING
                     assert room.progress(job) is not None
-                    found = await room.runner.do(Assignment(replace(request_in(tmp_path, KNOWN), kind="query")), query)
+                    found = await run_here(
+                        Job(replace(request_in(tmp_path, KNOWN), kind="query"), room.runtimes), query
+                    )
                     assert all(choice.candidate for choice in found.choices)
                     assert await room.store.read(lambda opened: opened.records()) == before, "it hung all the while"
                 finally:

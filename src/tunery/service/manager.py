@@ -1,4 +1,4 @@
-"""The manager of jobs: which of them begins, when, and in which state it is left; a `JobRunner` does them."""
+"""The manager of jobs: which of them begins, when, and in which state it is left."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -31,41 +31,20 @@ from tunery.runtime.importing import ImportedModel
 from tunery.runtime.runtime import Runtime
 from tunery.service import stored_jobs
 from tunery.service.adoption import Adoption
-from tunery.service.budgets.months import take_share
+from tunery.service.budgets.months import MonthShare, take_share
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
+from tunery.service.job import Job
 from tunery.service.kinds import KINDS
 from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
-from tunery.service.runner import JobRunner, log_state
+from tunery.service.running import run
+from tunery.service.runtimes import Runtimes
 from tunery.service.stored_jobs import ChangedJobError
-from tunery.service.workplace import Assignment
 from tunery.store import OtherVersionError, Store, new_job_id
 
 _MOST_WAITING, _MOST_WAITING_EACH = 10_000, 1_000
 _STORE_AGAIN_S = 5.0
-
-
-@dataclass(eq=False, kw_only=True)
-class _Entry(Assignment):
-    """A job that is here: waiting for its turn, or at `work`; `leaving` is the state in which it is taken out.
-
-    One that was found in the store, where others may take it as well, was `found_s` (monotonic seconds); others are
-    zero. `used_up` is the error that its part of the month was all, where it ends for that.
-    """
-
-    found_s: float
-    work: asyncio.Task[None] | None = None
-    leaving: JobState | None = None
-    used_up: UsageError | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.notify, self.ending = self._wake, lambda: self.leaving or JobState.QUEUED
-
-    def _wake(self, _: Progress) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
 
 
 class JobManager:
@@ -75,7 +54,7 @@ class JobManager:
     for their turn (`JobQueue`). Leaving the block ends all work; what was submitted stays queued in the store, and
     `recover` of another manager goes on with it. `adopt` returns the request
     of a job of the store with its files as they are called here, or raises UsageError. What is found in the store and
-    cannot be done here is left to others. The other arguments are those of `JobRunner`.
+    cannot be done here is left to others. The other arguments are those of `Runtimes`.
 
     Example:
         async with JobManager(store) as manager:
@@ -94,10 +73,10 @@ class JobManager:
         follow_hosts: bool = False,
         adopt: Callable[[Request], Request] = lambda request: request,
     ) -> None:
-        self.runner = JobRunner(store, strategy=strategy, record=record, follow_hosts=follow_hosts)
-        self.store, self.dispatch = self.runner.store, self.runner.dispatch
+        self.runtimes = Runtimes(store, strategy=strategy, record=record, follow_hosts=follow_hosts)
+        self.store, self.dispatch = self.runtimes.store, self.runtimes.dispatch
         self._most_active = most_active
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Job] = {}
         self._queue = JobQueue()
         self._active: dict[str, QueuedJob] = {}
         self._order = 0
@@ -115,7 +94,7 @@ class JobManager:
         try:
             await self._end_all()
         finally:
-            await self.runner.__aexit__(kind, error, trace)
+            await self.runtimes.__aexit__(kind, error, trace)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
@@ -146,7 +125,7 @@ class JobManager:
         is_new = await self.store.write(partial(stored_jobs.submit, request=data, job_id=job_id))
         if is_new:
             self._enter(job_id, request, claim, imported)
-            log_state(job_id, JobState.QUEUED, self._entries.get(job_id))
+            self._entries[job_id].log(JobState.QUEUED)
         return is_new
 
     async def recover(self) -> list[str]:
@@ -158,7 +137,7 @@ class JobManager:
         found, gone = await self.store.read(partial(stored_jobs.left_behind, known=self._queue.ids()))
         for job_id in gone:
             if job_id in self._queue:
-                self._forget(job_id, self._entries[job_id])
+                self._forget(self._entries[job_id])
         unknown = [one for one in found if one[0].job_id not in self._entries]
         again = {one.job_id for one, _, _ in unknown if self._adoption.why_left(one.job_id)}
         new, silent = list[str](), dict[str, str]()
@@ -250,7 +229,7 @@ class JobManager:
         assert entry is not None
         before = self.ahead(job_id)
         said = f"({before} before it)" if before else ""
-        return replace(entry.importing(job_id), phase="queued", current=said, remaining_s=None)
+        return replace(entry.importing(), job_id=job_id, phase="queued", current=said, remaining_s=None)
 
     def ahead(self, job_id: str) -> int:
         """Return how many of its owner's jobs begin before one that waits; 0 for one at work, or that is not here."""
@@ -258,14 +237,14 @@ class JobManager:
 
     def runtime(self, request: Request) -> Runtime:
         """Return the workers that a request's job will use, started if they were not yet."""
-        return self.runner.runtimes.get(request)
+        return self.runtimes.get(request)
 
     async def machines(self) -> list[Machine]:
         """Return the machines that jobs run on, this one first."""
         if self._here is None:
             self._here = await asyncio.to_thread(host_facts)
         added = await asyncio.to_thread(added_hosts)
-        return machines(self._here, added, self.dispatch, list(self.runner.runtimes))
+        return machines(self._here, added, self.dispatch, list(self.runtimes))
 
     def obstacle(self) -> str:
         """Say what keeps jobs from being worked on, "" where nothing is known to."""
@@ -278,7 +257,7 @@ class JobManager:
                 f"the cache {cache_directory()} cannot be used: {error.strerror}; give it the mode 0700, or name "
                 "another one by TUNERY_CACHE"
             )
-        return next(filter(None, (runtime.engine.obstacle() for runtime in self.runner.runtimes)), "")
+        return next(filter(None, (runtime.engine.obstacle() for runtime in self.runtimes)), "")
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -295,7 +274,10 @@ class JobManager:
             return
         self._order += 1
         self._adoption.take(job_id)
-        self._entries[job_id] = _Entry(request=request, claim=claim, known=lambda _: imported, found_s=found_s)
+        self._entries[job_id] = Job(
+            request, self.runtimes, claim=claim, known=lambda _: imported, left=JobState.QUEUED, job_id=job_id,
+            found_s=found_s,
+        )  # fmt: skip
         kind = KINDS.get(request.kind)  # a later version may have stored one that is unknown here
         size, quick = (
             size_s(request.budget, request.effort),
@@ -308,7 +290,7 @@ class JobManager:
         """Start those whose turn it is; what went on while there was nothing to do is nobody's bill."""
         if self._worked and not self._active:
             self.dispatch.claim(self.dispatch.own_s())
-            for runtime in self.runner.runtimes:
+            for runtime in self.runtimes:
                 runtime.claim(runtime.unclaimed_core_s())
         while chosen := self._next():
             self._queue.discard(chosen.job_id)
@@ -316,7 +298,7 @@ class JobManager:
             self._worked = True
             entry = self._entries[chosen.job_id]
             # Of no request's context: a job waits for its store as long as it must.
-            entry.work = asyncio.create_task(self._live(chosen.job_id, entry), context=Context())
+            entry.task = asyncio.create_task(self._live(entry), context=Context())
 
     def _next(self) -> QueuedJob | None:
         at_work = Counter(one.owner for one in self._active.values())
@@ -338,60 +320,63 @@ class JobManager:
         self._later = asyncio.get_running_loop().call_later(left_s, self._start_next)
         return True
 
-    async def _live(self, job_id: str, entry: _Entry) -> None:
+    async def _live(self, job: Job) -> None:
         """Do a job from its turn to its end; whatever goes wrong is its own failure."""
-        beside: list[asyncio.Task[None]] = []
-        work = asyncio.current_task()
-        assert work is not None
+        watching: asyncio.Task[None] | None = None
+        assert job.task is not None
         try:
-            if await self.store.write(partial(stored_jobs.acquire, job_id=job_id)):
-                beside.append(asyncio.create_task(self.runner.keep_alive(job_id, work.cancel)))
-                log_state(job_id, JobState.RUNNING, entry)
+            if await self.store.write(partial(stored_jobs.acquire, job_id=job.job_id)):
+                job.began = time.monotonic()
+                job.hold(job.job_id, job.task.cancel)
+                job.log(JobState.RUNNING)
                 cores = max(self.dispatch.core_count(), os.cpu_count() or 1)
-                entry.month = await take_share(self.store, job_id, entry.claim.owner, entry.request.prices, cores)
-                beside.append(asyncio.create_task(self._end_with_month(entry)))
-                await self.runner.do_stored(entry, job_id)
+                job.month = await take_share(self.store, job.job_id, job.claim.owner, job.request.prices, cores)
+                watching = asyncio.create_task(self._end_with_month(job, job.month))
+                await run(job)
         except asyncio.CancelledError:
-            if entry.used_up is None:
-                await self._end_as(job_id, entry, entry.ending())
+            if job.used_up is None:
+                await self._end_as(job, job.ending())
             else:
-                await self._fail(job_id, entry, entry.used_up)
+                await self._fail(job, job.used_up)
         except OtherVersionError as error:  # it waits until one version is left
             with suppress(StoreError):
-                await self.store.write(partial(Store.explain_job, job_id=job_id, why=str(error)))
+                await self.store.write(partial(Store.explain_job, job_id=job.job_id, why=str(error)))
         except ChangedJobError as error:
-            if entry.found_s:
-                await self._end_as(job_id, entry, JobState.QUEUED, self._adoption.leave(job_id, error))
+            if job.found_s:
+                await self._end_as(job, JobState.QUEUED, self._adoption.leave(job.job_id, error))
             else:
-                await self._fail(job_id, entry, error)
+                await self._fail(job, error)
         except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
-            await self._fail(job_id, entry, error)
+            await self._fail(job, error)
         finally:
-            for task in beside:
-                task.cancel()
-            entry.release()
-            self._active.pop(job_id, None)
-            self._forget(job_id, entry)
+            if watching is not None:
+                watching.cancel()
+            job.release(models=True)
+            self._active.pop(job.job_id, None)
+            self._forget(job)
 
-    async def _end_with_month(self, entry: _Entry) -> None:
+    async def _end_with_month(self, job: Job, month: MonthShare) -> None:
         """End a job when it has had its part of the month, unless it keeps that limit by itself as its own budget."""
-        assert entry.month is not None
-        assert entry.work is not None
-        await entry.month.watch()
-        if not entry.month.kept and not entry.leaving:
-            entry.used_up = entry.month.refusal()
-            entry.work.cancel()
+        await month.watch()
+        if not month.kept and not job.leaving and job.task is not None:
+            job.used_up = month.refusal()
+            job.task.cancel()
 
-    async def _fail(self, job_id: str, entry: _Entry, error: Exception) -> None:
+    async def _fail(self, job: Job, error: Exception) -> None:
         text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
-        await self._end_as(job_id, entry, JobState.FAILED, text[:1000], problem_type(error))
+        await self._end_as(job, JobState.FAILED, text[:1000], problem_type(error))
 
-    async def _end_as(self, job_id: str, entry: _Entry, state: JobState, message: str = "", problem: str = "") -> None:
+    async def _leave(self, job: Job, state: JobState, message: str = "", problem: str = "") -> None:
+        left = partial(stored_jobs.leave, job_id=job.job_id, state=state, message=message, problem=problem)
+        await self.store.write(left)
+        job.log(state, message)
+
+    async def _end_as(self, job: Job, state: JobState, message: str = "", problem: str = "") -> None:
         """Store how a job ended, or wait until the store can be written: nobody could end what runs for ever."""
         with suppress(asyncio.CancelledError, NothingFoundError):
-            while not entry.leaving:
+            while not job.leaving:
                 try:
-                    await self.runner.leave(job_id, state, message, entry, problem)
+                    await self._leave(job, state, message, problem)
                 except LostJobError:  # how it ends is said where it went on
                     return
                 except StoreError:
@@ -401,26 +386,26 @@ class JobManager:
                 else:
                     return
         with suppress(StoreError, NothingFoundError):  # whoever takes it out hears of it
-            await self.runner.leave(job_id, entry.ending(), "", entry)
+            await self._leave(job, job.ending())
 
     async def _take_out(self, job_id: str, state: JobState) -> None:
-        while (entry := self._entries.get(job_id)) and entry.leaving and entry.work:
-            await asyncio.wait([entry.work])  # one after the other: a second cancellation would cut the first short
+        while (entry := self._entries.get(job_id)) and entry.leaving and entry.task:
+            await asyncio.wait([entry.task])  # one after the other: a second cancellation would cut the first short
         if entry is None:
             await self.store.write(partial(stored_jobs.leave_aside, job_id=job_id, state=state))
             return
         entry.leaving = state
         waited = self._queue.discard(job_id)
-        if entry.work is not None:
+        if entry.task is not None:
             (self.dispatch.pause if state is JobState.PAUSED else self.dispatch.cancel)(job_id)
-            entry.work.cancel()
-            await asyncio.wait([entry.work])
+            entry.task.cancel()
+            await asyncio.wait([entry.task])
             if job_id not in self._entries:
                 left = await self.store.read(lambda store: store.job(job_id))
                 if left.state is not JobState.RUNNING:
                     return  # in this state, unless it ended by itself just now
         try:
-            await self.runner.leave(job_id, state, "", entry)
+            await self._leave(entry, state)
         except StoreError:
             if waited is not None:
                 entry.leaving = None
@@ -428,13 +413,13 @@ class JobManager:
             self._start_next()
             raise
         self._active.pop(job_id, None)  # it had not begun
-        self._forget(job_id, entry)
+        self._forget(entry)
 
-    def _forget(self, job_id: str, entry: _Entry) -> None:
-        if self._entries.get(job_id) is entry:
-            del self._entries[job_id]
-            self._queue.discard(job_id)
-        entry.changed.set()
+    def _forget(self, job: Job) -> None:
+        if self._entries.get(job.job_id) is job:
+            del self._entries[job.job_id]
+            self._queue.discard(job.job_id)
+        job.wake()
         self._start_next()
 
     async def _end_all(self) -> None:
@@ -442,10 +427,10 @@ class JobManager:
         self._most_active = 0
         if self._later is not None:
             self._later.cancel()
-        tasks = [entry.work for entry in self._entries.values() if entry.work is not None]
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         for entry in self._entries.values():
-            if entry.work is not None and not entry.leaving:
+            if entry.task is not None and not entry.leaving:
                 entry.leaving = JobState.QUEUED
-                entry.work.cancel()
+                entry.task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._entries.clear()

@@ -39,13 +39,15 @@ from tunery.domain.request import (
     TargetReport,
     TuneReport,
 )
+from tunery.reports.data import tune_report
 from tunery.runtime.calibrate import calibrate_target
 from tunery.runtime.importing import ImportedModel
-from tunery.service.checks import check_dialects, check_limits
-from tunery.service.kinds import KINDS, options_of
+from tunery.service.checks import check_limits
+from tunery.service.job import Job
+from tunery.service.kinds import KINDS, options_of, resumable
 from tunery.service.kinds.answers import CollectOptions
-from tunery.service.runner import JobRunner
-from tunery.service.workplace import Assignment
+from tunery.service.running import run_here
+from tunery.service.runtimes import Runtimes
 from tunery.store import open_store
 from tunery.tuning.collect import CollectReport
 from tunery.tuning.collect import collect as collect_work
@@ -90,8 +92,8 @@ class Session:
         with ExitStack() as stack:
             store = stack.enter_context(open_store(self._url, create=self._create, keep=self._keep))
             self._loop = stack.enter_context(asyncio.Runner())
-            self.runner = JobRunner(store)
-            stack.callback(lambda: self._loop.run(self.runner.__aexit__(None, None, None)))
+            self._runtimes = Runtimes(store)
+            stack.callback(lambda: self._loop.run(self._runtimes.__aexit__(None, None, None)))
             self._stack = stack.pop_all()
         return self
 
@@ -120,15 +122,11 @@ class Session:
             WorkError: there is nothing to tune, or another process works on the same job.
             NothingFoundError: there is no job `job_id`.
         """
-        check_limits(request)
-        check_dialects(request)
-        began = time.monotonic() if began is None else began
-
-        job = Assignment(request, notify=on_progress, known=self._known, stop=stop or threading.Event())
-        try:
-            return self._run(self.runner.tune(job, job_id, began))
-        finally:
-            self._remember(job.readers)
+        job = Job(
+            request, self._runtimes, notify=on_progress, known=self._known, stop=stop or threading.Event(),
+            job_id=job_id, began=time.monotonic() if began is None else began,
+        )  # fmt: skip
+        return self._tuned(job)
 
     def tune_tasks(self, request: Request, tasks: Sequence[Task]) -> TuneReport:
         """Tune tasks that were extracted before, of one target; the request's model is only a name.
@@ -138,11 +136,20 @@ class Session:
         """
         if len({task.target.key for task in tasks}) != 1:
             raise UsageError("tune_tasks needs tasks of one target; group them by `task.target` first")
-        check_limits(request)
         network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
         imported = ImportedModel(network, tasks[0].target, get_dialect(request.dialect).compiler, tuple(tasks))
+        return self._tuned(Job(request, self._runtimes, known=lambda _: imported))
 
-        return self._run(self.runner.tune(Assignment(request, known=lambda _: imported)))
+    def _tuned(self, job: Job) -> TuneReport:
+        check_limits(job.request)
+        if not resumable(job.request.kind):
+            raise UsageError(f"a job of kind {job.request.kind} answers, and has nothing to go on with")
+        report = tune_report(self._done(job), job.beginning, job.store.place, resumed=job.resumed)
+        tasks = tuple(task for work in job.works for task in work.model_read.tasks)
+        return replace(
+            report, network=job.work.model_read.network, tasks=tasks, compiled=job.compiled,
+            undelivered=job.undelivered,
+        )  # fmt: skip
 
     def extract(self, request: Request) -> ImportedModel:
         """Return the model's network, target and tasks.
@@ -302,13 +309,15 @@ class Session:
             UsageError: there is no such kind, or an option is wrong; or as the job does.
         """
         options, kind = options_of(request), KINDS[request.kind]
-        run = kind.run
-        assert run is not None, "a resumable job does not answer"
-        return self._do(request.kind, request, lambda work: run(work, options), notify, charged=kind.measures(options))
+        assert kind.run is not None, "a resumable job does not answer"
+        check_limits(request)
+        job = Job(request, self._runtimes, notify=notify, known=self._known)
+        answer: Mapping[str, Any] = self._done(job, charged=kind.measures(options))
+        return answer
 
     def note(self, job_id: str, kind: str, payload: Mapping[str, Any]) -> None:
         """Store an event of a job."""
-        self._run(self.runner.store.write(lambda store: store.events.append(kind, payload, job_id)))
+        self._run(self._runtimes.store.write(lambda store: store.events.append(kind, payload, job_id)))
 
     def cancel(self) -> bool:
         """End the verb that is at work, which raises KeyboardInterrupt then; return whether one is.
@@ -354,23 +363,21 @@ class Session:
     ) -> R:
         """Do a verb; if it is to be `charged`, as a stored job."""
         check_limits(request)
-        job = Assignment(replace(request, kind=kind), notify=notify, known=self._known)
+        job = Job(replace(request, kind=kind), self._runtimes, notify=notify, known=self._known)
+        done: R = self._done(job, run, charged=charged)
+        return done
 
-        async def do(work: Work) -> R:
-            try:
-                return await run(work)
-            finally:
-                self._remember([one for one in work.each if one.imported is not None])
-
-        return self._run((self.runner.do_charged if charged else self.runner.do)(job, do))
+    def _done(self, job: Job, answer: Callable[[Work], Awaitable[Any]] | None = None, *, charged: bool = False) -> Any:
+        try:
+            return self._run(run_here(job, answer, charged=charged))
+        finally:
+            for work in job.works:
+                if work.imported is not None:
+                    self._models[_source(work.request)] = replace(work.imported, wall_s=0.0, core_s=0.0)
 
     def _known(self, request: Request) -> ImportedModel | None:
         """Return the request's model if this session has read it; that cost was charged then."""
         return self._models.get(_source(request))
-
-    def _remember(self, works: Sequence[Work]) -> None:
-        for one in works:
-            self._models[_source(one.request)] = replace(one.model_read, wall_s=0.0, core_s=0.0)
 
 
 def _with_kernels(request: Request, report: CompileReport) -> Request | None:

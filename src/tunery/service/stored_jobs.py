@@ -78,12 +78,12 @@ def acquire(store: Store, job_id: str) -> bool:
     return True
 
 
-def specify(store: Store, job_id: str, request: Plain, known: Mapping[str, Any]) -> JobStatus:
-    """Store what importing a job's model has told, as in `begin`, and return the job."""
+def specify(store: Store, job_id: str, request: Plain, known: Mapping[str, Any]) -> tuple[JobStatus, bool]:
+    """Store what importing the model of a job that is at work has told; else as `begin`."""
     check_unchanged(store.job(job_id), request)
     store.specify_job(job_id, request)
     store.events.append("began", known, job_id)
-    return store.job(job_id)
+    return store.job(job_id), True
 
 
 def change(store: Store, job_id: str, values: Plain, check: Callable[[JobStatus], None]) -> None:
@@ -108,8 +108,9 @@ def leave_aside(store: Store, job_id: str, state: JobState) -> None:
         raise UsageError(f"job {job_id} is {store.job(job_id).state} already")
 
 
-def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: Plain | None) -> None:
-    store.events.append(ANSWER, answer, job_id)
+def save_answer(store: Store, job_id: str, answer: Mapping[str, Any] | None, request: Plain | None) -> None:
+    if answer is not None:
+        store.events.append(ANSWER, answer, job_id)
     if request is not None:
         store.specify_job(job_id, request)
     leave(store, job_id, JobState.DONE)

@@ -6,29 +6,12 @@ from typing import Any, Generic, TypeVar
 
 from tunery.domain import JobStatus
 from tunery.domain.request import Options, Progress, Request
-from tunery.service.workplace import Assignment, Workplace
+from tunery.service.job import Job
 from tunery.tuning.work import Work
 
 LONGEST_S = 1e6
 Answer = Mapping[str, Any]
-
-
 O = TypeVar("O", bound=Options)  # noqa: E741 - options
-
-
-@dataclass(frozen=True, slots=True)
-class JobAtWork(Generic[O]):
-    """A stored job that is at work here, with its model read.
-
-    `status` is how it stood when it was taken up; its budget counts from `began` (monotonic seconds).
-    """
-
-    place: Workplace
-    job: Assignment
-    work: Work
-    status: JobStatus
-    began: float
-    options: O
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +41,7 @@ class JobKind(Generic[O]):
     options: type[O]
     check: Callable[[O, Request], None] = lambda *_: None
     run: Callable[[Work, O], Awaitable[Answer]] | None = None
-    go_on: Callable[[JobAtWork[O]], Awaitable[JobStatus]] | None = None
+    go_on: Callable[[Job, O], Awaitable[JobStatus]] | None = None
     identity: tuple[str, ...] = ()
     has_budget: bool = False
     measures: Callable[[O], bool] = lambda _: False

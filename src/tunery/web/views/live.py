@@ -13,8 +13,8 @@ from tunery.domain import JobStatus
 from tunery.reports.data import plain, sums
 from tunery.reports.job import MOST_FAILURES, STAGES, failure_data, failure_text, view_of
 from tunery.reports.page import sections
+from tunery.service.job import stages_event
 from tunery.service.kinds import resumable
-from tunery.service.workplace import stages_event
 from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model, without_places
 from tunery.web._hub import AT_REST, Sections
