@@ -26,7 +26,7 @@ from typing_extensions import override
 
 MANIFEST, SIGNATURE, PARTS, MEMBERS = "manifest.json", "signature.json", "parts", "members"
 FILES, INSTRUCTIONS = "files", "instructions"
-ACCEPTS, ANY, DIMENSIONS = "accepts", "any_shape", "dimensions"
+ACCEPTS, OTHERS, DIMENSIONS = "accepts", "others", "dimensions"
 """What the part of a model with free dimensions says beside the rest: which shapes it is run for as a matter of
 course, and whether it is run for all others."""
 _MOST_MANIFEST_BYTES = 1 << 24

@@ -45,7 +45,7 @@ def compile_(
         list[str],
         typer.Option("--target", help="What to generate code for: native, a name, or JSON; repeat it for several."),
     ] = ["native"],  # noqa: B006 - typer copies it
-    how: Annotated[CompileOptions, Only("force", "sign", "any_shape", "onnxruntime", "inputs", *options.Few)],
+    how: Annotated[CompileOptions, Only(but=("predict",))],
     server: Server = "",
     verbose: bool = False,
 ) -> Result:

@@ -185,7 +185,7 @@ def _shapes(one: "CompiledFile") -> Iterator[str]:
     for shapes in one.accepts:
         named = (f"{name}{shape}" for (name, _, _), shape in zip(one.inputs, shapes, strict=False))
         yield f"{', '.join(named)}, in ONNX Runtime"
-    if one.any_shape:
+    if one.others:
         yield "all others, in ONNX Runtime"
 
 

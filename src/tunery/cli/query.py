@@ -12,7 +12,7 @@ import typer
 from tunery._errors import NothingFoundError, UsageError
 from tunery.cli.console import options
 from tunery.cli.console.commands import Only, Result, command, width
-from tunery.cli.console.remote import Server, answered, asked_of, knowing, server_of
+from tunery.cli.console.remote import Server, answered, server_of, source
 from tunery.domain.request import QueryOptions, Request
 
 _DOCUMENTED = ("network", "target", "tasks", "skipped", "refused", "latency_s", "unknown", "target_s", "met", "tuning")
@@ -49,13 +49,13 @@ def query(
     Of a task or an operator, show the best verified records under all conditions.
     """
     if _KEY.fullmatch(subject) and not Path(subject).exists():
-        with knowing(asked_of(server, request.store), request.store) as known:
+        with source(server, request.store) as known:
             return _of_task(subject, known.records(subject))
     if _is_operator(subject):
         from tunery.reports.records import pattern_of
 
         pattern_of(subject)  # what is no operator is refused before anybody is asked
-        with knowing(asked_of(server, request.store), request.store) as known:
+        with source(server, request.store) as known:
             return _operators(
                 known.operators(subject), f"no verified record of {subject}; tune a network that holds it"
             )
@@ -66,7 +66,7 @@ def query(
         if fills or request.latency_target_s:
             raise UsageError("--all shows what was measured; leave out --zero-shot, --few-shot and --latency-target")
         tasks = answered(url, replace(request, kind="extract"), verbose=verbose)["tasks"]
-        with knowing(asked_of(server, request.store), request.store) as known:
+        with source(server, request.store) as known:
             found = known.operators(workloads=[task["workload"] for task in tasks])
         return _operators(found, f"no verified record of any operator of {subject}; tune it first")
     asked_for = replace(request, kind="query", options=asdict(fill))

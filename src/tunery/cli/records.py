@@ -10,7 +10,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.commands import Only, Result, command, output_path
-from tunery.cli.console.remote import Server, asked_of, knowing
+from tunery.cli.console.remote import Server, server_of, source
 from tunery.domain.request import Request
 
 if TYPE_CHECKING:
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 @command("records stats", "records stats --json")
 def stats(store: options.StoreUrl = "", server: Server = "") -> Result:
     """Count what the store holds."""
-    service = asked_of(server, store)
-    with knowing(service, store) as known:
+    with source(server, store) as known:
         counts = known.record_counts()
-    if service is not None:
-        counts = {**counts, "place": service.url}
 
     def lines() -> Iterator[str]:
         yield f"{counts['place']}: {counts['records']} records, {counts['size_bytes'] / 1e6:.1f} MB"
@@ -72,19 +69,11 @@ def export(
         return _export_format(path, store, format_name, task, force=force)
     if parquet:
         return _export_dataset(path, store, request.dialect, force=force, any_compiler=any_compiler, verbose=verbose)
-    if (service := asked_of(server, store)) is not None:
-        if account:
-            raise UsageError("a service gives an account its own records; leave out --account")
-        from tunery._outputs import RECORDS, check_output
+    from tunery._outputs import RECORDS, check_output
 
-        check_output(path, RECORDS, force=force)
-        with service:
-            count = service.export_records(path, network)
-    else:
-        from tunery.store import open_store
-
-        with open_store(store, create=False, keep=False) as opened:
-            count = opened.export_records(path, account=account or None, network=network, force=force)
+    with source(server, store) as known:
+        check_output(path, RECORDS, inputs=known.files, force=force)
+        count = known.export_records(path, network, account)
     if key is not None:
         from tunery.delivery.files.signing import sign_file
 
@@ -170,8 +159,10 @@ def import_(
         from tunery.delivery.files.signing import check_file, read_public_key
 
         check_file(file, read_public_key(Path(trusted)))
-    if (service := asked_of(server, store)) is not None:
-        with service:
+    if url := server_of(server, store):
+        from tunery.web.client import connect
+
+        with connect(url) as service:
             taken = service.import_records(file)
     else:
         from tunery.reports.data import plain

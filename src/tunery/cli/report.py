@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.commands import Result, command, output_path, width
-from tunery.cli.console.remote import Server, Socket, own_store, server_of
+from tunery.cli.console.remote import Server, Socket, source
 
 if TYPE_CHECKING:
     from tunery.reports.spending import Row
@@ -26,27 +25,12 @@ def report(
     server: Server = "",
 ) -> Result:
     """Write a job's gain over time and spend, its operators and who worked when to one page that needs no network."""
-    from tunery._outputs import PAGE, check_output, whole_file
+    from tunery._outputs import PAGE, check_output
 
     path = output_path(output, "report.html")
-    if url := server_of(server, store, socket):
-        from tunery.web.client import connect
-
-        check_output(path, PAGE, inputs=[], force=force)
-        with connect(url) as service:
-            return Result({"page": path, "view": service.report(job, path)}, [f"written to {path}"])
-    from tunery.reports.job import job_view
-    from tunery.reports.page import job_page
-    from tunery.store import file_of, open_store
-
-    store = store or own_store(socket)
-    kept_in = file_of(store)
-    inputs: list[Path] = [kept_in] if kept_in else []
-    check_output(path, PAGE, inputs=inputs, force=force)
-    with open_store(store, create=False, keep=False) as opened:
-        view = job_view(opened, job)
-    with whole_file(path, PAGE, inputs=inputs, force=force) as file:
-        file.write(job_page(view).encode())
+    with source(server, store, socket) as known:
+        check_output(path, PAGE, inputs=known.files, force=force)
+        view = known.report(job, path)
     return Result({"page": path, "view": view}, [f"written to {path}"])
 
 
@@ -70,28 +54,15 @@ def spend(
     Money is what was charged then; with --prices, what it would cost by that sheet.
     """
     from tunery._outputs import CHART, check_output
-    from tunery.reports.spending import VIEWS, draw, spend_data
+    from tunery.reports.spending import VIEWS, draw
 
-    url = server_of(server, store)
-    file, inputs = output_path(chart, "spend.png") if chart else None, [Path(prices)] if prices else []
-    if not url:
-        from tunery.store import file_of, open_store
-
-        kept_in = file_of(store)
-        inputs += [kept_in] if kept_in else []
-    if file:
-        check_output(file, CHART, inputs=inputs, force=force)
-    if url:
-        if prices:
-            raise UsageError("--prices is for this machine's store; leave it out, or leave out --server")
-        from tunery.web.client import connect
-
-        with connect(url) as service:
-            found = service.spend(job)
-    else:
-        with open_store(store, create=False, keep=False) as opened:
-            found = spend_data(opened, job, prices=prices)
-    views = {title: found.get(title, []) for title in VIEWS}  # an older service has no hosts
+    file = output_path(chart, "spend.png") if chart else None
+    with source(server, store) as known:
+        inputs = [*known.files, *([Path(prices)] if prices else [])]
+        if file:
+            check_output(file, CHART, inputs=inputs, force=force)
+        found = known.spend(job, prices)
+    views = {title: found[title] for title in VIEWS}
     if file:
         draw({VIEWS[title]: rows for title, rows in views.items()}, found["did_not_help"], file, inputs=inputs,
              force=force)  # fmt: skip

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 from tunery._errors import TuneryError
 from tunery.domain import DEFAULT_KIND, Budget, JobStatus, Network, Spend, Task
@@ -16,7 +16,8 @@ DEFAULT_DIALECT = "metaschedule"
 class Option:
     """How a field is asked for: the text of its help, and what commands and services need beside its type.
 
-    `flags` are the command line's where they are not of the field's name; an `argument` has none.
+    `flags` are the command line's where they are not of the field's name; an `argument` has none. A `local` one is for
+    this machine's user: a service takes it from no account.
     """
 
     help: str
@@ -26,6 +27,19 @@ class Option:
     most: float | None = None
     choices: tuple[str, ...] = ()
     argument: bool = False
+    local: bool = False
+
+
+def options_in(cls: type) -> dict[str, tuple[Any, Option]]:
+    """Return the type and the option of each field of a class that has one."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = {field.name: get_args(hints[field.name]) for field in fields(cls)}
+    return {name: (args[0], args[1]) for name, args in found.items() if isinstance((*args, 0, 0)[1], Option)}
+
+
+def asked(cls: type) -> tuple[str, ...]:
+    """Return the fields of a class that an account may give to a service."""
+    return tuple(name for name, (_, option) in options_in(cls).items() if not option.local)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +104,19 @@ class Request:
     effort: Annotated[str, Option("Trials where there is no budget.", choices=("quick", "standard", "full"))] = (
         "standard"
     )
-    store: Annotated[str, Option("Where records are kept: a file or a database URL.")] = ""
+    store: Annotated[str, Option("Where records are kept: a file or a database URL.", local=True)] = ""
     seed: Annotated[int, Option("Seed of the search.", least=0, most=2**31 - 1)] = 0
     pretrained: bool = True
-    prices: Annotated[str, Option("What the machine costs: a price sheet.", metavar="FILE")] = ""
+    prices: Annotated[str, Option("What the machine costs: a price sheet.", metavar="FILE", local=True)] = ""
     latency_target_s: Annotated[
         float | None,
-        Option("A network latency that is good enough: stop there.", ("--latency-target",), "12ms"),
+        Option("A network latency that is good enough: stop there.", ("--latency-target",), "12ms", least=0, most=1e6),
     ] = None
     trimming: Trimming = field(default_factory=Trimming)
     kind: str = DEFAULT_KIND
     options: Mapping[str, Any] = field(default_factory=dict)
-    trust: Annotated[bool, Option("Let a torch program (.pt2) run code that it holds.")] = False
-    on: Annotated[str, Option("The host to measure on: see `tunery hosts`.", metavar="HOST")] = ""
+    trust: Annotated[bool, Option("Let a torch program (.pt2) run code that it holds.", local=True)] = False
+    on: Annotated[str, Option("The host to measure on: see `tunery hosts`.", metavar="HOST", local=True)] = ""
     more_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
     @property
@@ -118,6 +132,35 @@ class Request:
     def each_shape(self) -> "tuple[Request, ...]":
         """The request for each of its bindings alone, the first one's first."""
         return tuple(replace(self, shapes=shapes, more_shapes=()) for shapes in (self.shapes, *self.more_shapes))
+
+    def as_asked(self) -> dict[str, Any]:
+        """Return it as a service is asked for it, without what only this machine's user may say."""
+        return {name: _encoded(getattr(self, name)) for name in ASKED}
+
+    @classmethod
+    def from_asked(cls, values: Mapping[str, Any], **more: Any) -> "Request":
+        """Return what `as_asked` gave, with further fields."""
+        return cls(**{name: _decoded(name, values[name]) for name in ASKED if name in values}, **more)
+
+
+ASKED = ("kind", "more_shapes", *asked(Request))
+"""The fields of a request that a service takes from accounts."""
+
+
+def _encoded(value: object) -> Any:
+    if isinstance(value, Budget):
+        return "" if value.unlimited else str(value)
+    if isinstance(value, Mapping):
+        return {name: list(shape) for name, shape in value.items()}
+    return [_encoded(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _decoded(name: str, value: Any) -> Any:
+    if name == "budget":
+        return Budget.parse(value) if value else Budget()
+    if name == "shapes":
+        return {key: tuple(shape) for key, shape in value.items()}
+    return tuple(_decoded("shapes", one) for one in value) if name == "more_shapes" else value
 
 
 MOST_SHAPES = 16
@@ -161,7 +204,13 @@ class QueryOptions(Options):
     ] = 0
     few_shot_seconds: Annotated[
         float | None,
-        Option("Measure no longer than this; heavy and uncertain tasks come first.", ("--few-shot-budget",), "TIME"),
+        Option(
+            "Measure no longer than this; heavy and uncertain tasks come first.",
+            ("--few-shot-budget",),
+            "TIME",
+            least=0,
+            most=1e6,
+        ),
     ] = None
 
     @property
@@ -182,8 +231,8 @@ class CompileOptions(QueryOptions):
     Where ONNX Runtime may run nothing, the file has the compiler's kernels alone, or there is none.
     """
 
-    force: Annotated[bool, Option("Let the output replace a file of another kind.")] = False
-    sign: Annotated[str, Option("Sign it with this private key.", metavar="KEY")] = ""
+    force: Annotated[bool, Option("Let the output replace a file of another kind.", local=True)] = False
+    sign: Annotated[str, Option("Sign it with this private key.", metavar="KEY", local=True)] = ""
     any_shape: Annotated[bool, Option("Let ONNX Runtime run other shapes: the file holds the model too.")] = False
     onnxruntime: Annotated[
         str,
@@ -197,6 +246,7 @@ class CompileOptions(QueryOptions):
         Option(
             "Arrays (.npz) named like the inputs, or 0/NAME, 1/NAME for sets: for shapes, checks, timing.",
             metavar="FILE",
+            local=True,
         ),
     ] = ""
     targets: tuple[str, ...] = ()
@@ -208,8 +258,10 @@ class CompileOptions(QueryOptions):
 
     def for_service(self) -> dict[str, Any]:
         """Return what a service on the network is asked for: it signs nothing, and compiles for one target."""
-        names = ("predict", "few_shot", "few_shot_seconds", "any_shape", "onnxruntime")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in asked(CompileOptions)}
+
+    def for_further_target(self) -> "CompileOptions":
+        return replace(self, targets=(), sign="", any_shape=False, onnxruntime=NEEDED)
 
 
 FROM_RECORDS = CompileOptions()

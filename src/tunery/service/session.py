@@ -29,7 +29,6 @@ from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Network, Task, digest
 from tunery.domain.request import (
     FROM_RECORDS,
-    NEEDED,
     BenchReport,
     CompileOptions,
     CompileReport,
@@ -207,8 +206,7 @@ class Session:
             for number, target in enumerate(options.targets if others else (), 1):
                 say(f"compiling for {target}")
                 place = Path(scratch, f"{number}.tunery")
-                elsewhere = replace(options, sign="", any_shape=False, onnxruntime=NEEDED)
-                other, _ = compiled(replace(others or request, target=target), place, elsewhere)
+                other, _ = compiled(replace(others or request, target=target), place, options.for_further_target())
                 kept = not (other.no_kernels or any(shape.by_onnxruntime for shape in other.shapes))
                 further.append(TargetReport(target, kept, other.max_abs_error, other.latency_s, other.onnxruntime_s))
                 if kept:

@@ -4,16 +4,18 @@ import json
 import re
 import socket
 import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from tunery._settings import cache_directory
-from tunery.domain import DEFAULT_KIND, JobStatus, TaskState
-from tunery.domain.request import DEFAULT_DIALECT, Progress
+from tunery.domain import DEFAULT_KIND, Budget, JobStatus, TaskState
+from tunery.domain.request import Progress, QueryOptions, Request, asked, options_in
 from tunery.reports.data import plain, sums, task_data
 from tunery.service.kinds import KINDS, resumable
 from tunery.store import StoredAccount, StoredToken
@@ -42,52 +44,74 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class LocalIn(_Body):
-    """What only the user of this machine may say of a job, on the local socket."""
+def _asked(cls: type, names: Iterable[str], *, given: bool = True) -> dict[str, Any]:
+    """Return fields of a body for options of a class, with their limits; those that are not `given` are null."""
+    known = options_in(cls)
+    defaults: dict[str, Any] = {field.name: ... if field.default is MISSING else field.default for field in fields(cls)}
+    found = dict[str, Any]()
+    for name in names:
+        typed, option = known[name]
+        typed = Literal[option.choices] if option.choices else _TYPES.get(typed, typed)
+        empty: dict[Any, Any] = {_Shapes: {}, _Budget: ""}
+        default: Any = empty.get(typed, defaults[name]) if given else None
+        limits: Any = {} if option.least is None else {"ge": option.least, "le": option.most}
+        found[name] = (typed if given else typed | None, Field(default, description=option.help, **limits))
+    return found
 
-    owner: str = Field("", max_length=128, description="Whose share of the machine it uses; else its own.")
-    weight: float = Field(1.0, ge=0.01, le=100)
-    options: dict[str, Any] = Field(default_factory=dict, description="What a job of its kind is given.")
-    prices: str = Field("", max_length=4096, description="A price sheet.")
-    trust: bool = Field(False, description="A torch program may run code that it holds.")
-    on: str = Field("", max_length=100, description="The host to measure on.")
 
+_Budget = Annotated[str, Field(max_length=200)]
+_TYPES: dict[Any, Any] = {
+    str: Annotated[str, Field(max_length=10_000)], Budget: _Budget, Mapping[str, tuple[int, ...]]: _Shapes,
+    tuple[str, ...]: Annotated[list[str], Field(max_length=4)],
+}  # fmt: skip
+_Priority = (int, Field(0, ge=0, le=10, description="Each step doubles the share, up to the account's own priority."))
+if TYPE_CHECKING:
 
-class QuestionIn(_Body):
-    """What an uploaded model is asked about for, or is to be done for it."""
+    class JobIn(_Body):
+        def __init__(self, **values: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
 
-    shapes: _Shapes = Field(
-        default_factory=dict, max_length=1000, description="Shapes of dynamic inputs, sizes of dimensions."
+    QuestionIn = JobIn
+    MeasurementIn = JobIn
+else:
+    LocalIn = create_model(
+        "LocalIn",
+        __doc__="What only the user of this machine may say of a job, on the local socket.",
+        __base__=_Body,
+        owner=(str, Field("", max_length=128, description="Whose share of the machine it uses; else its own.")),
+        weight=(float, Field(1.0, ge=0.01, le=100)),
+        options=(dict[str, Any], Field(default_factory=dict, description="What a job of its kind is given.")),
+        **_asked(Request, ("prices", "trust", "on")),
     )
-    weights: _Weights = Field(default_factory=dict)
-    name: str = Field("", max_length=200, description="What the model's file is called; else as it was uploaded.")
-    more_shapes: list[_Shapes] = Field(default_factory=list, max_length=15, description="Further ones.")
-    target: str = Field("native", max_length=10_000)
-    threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
-    effort: str = Field("standard", max_length=20, description="quick, standard or full, where there is no budget.")
-    latency_target_s: float | None = Field(None, gt=0, le=1e6, description="A network latency that is good enough.")
-    predict: bool | None = Field(None, description="Predict what was not measured: compile does, query does not.")
-    dialect: str = Field(DEFAULT_DIALECT, max_length=100)
-
-
-class JobIn(QuestionIn):
-    """A job: a model, a target, and what it may cost."""
-
-    kind: _Kind = DEFAULT_KIND
-    model: str = Field(
-        max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`; a path if `local`."
+    QuestionIn = create_model(
+        "QuestionIn",
+        __doc__="What an uploaded model is asked about for, or is to be done for it.",
+        __base__=_Body,
+        weights=(_Weights, Field(default_factory=dict)),
+        name=(str, Field("", max_length=200, description="What the model's file is called; else as it was uploaded.")),
+        more_shapes=(list[_Shapes], Field(default_factory=list, max_length=15, description="Further ones.")),
+        **_asked(Request, sorted({*asked(Request)} - {"model", "budget", "seed"})),
+        **_asked(QueryOptions, ("predict",), given=False),
     )
-    budget: str = Field("", max_length=200, description="`10min`, `500trials`, `$2`, `50kJ`; several by commas.")
-    seed: int = Field(0, ge=0, le=2**31 - 1)
-    priority: int = Field(0, ge=0, le=10, description="Each step doubles the share, up to the account's own priority.")
-    deliver: bool = Field(False, description="tune: compile the network at the end (`GET /v1/jobs/ID/file`).")
-    few_shot: int = Field(0, ge=0, le=64, description="compile: measure so many predictions of each open task.")
-    few_shot_seconds: float | None = Field(None, gt=0, le=1e6, description="Measure no longer than this.")
-    any_shape: bool = Field(False, description="compile: ONNX Runtime runs shapes that it was not compiled for.")
-    onnxruntime: Literal["auto", "never", "parts"] = Field("auto", description="tune, compile: what it may run.")
-    against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")
-    seconds: float = Field(5.0, gt=0, le=1e4, description="bench: for each rival.")
-    local: LocalIn | None = None
+    JobIn = create_model(
+        "JobIn",
+        __doc__="A job: a model, a target, and what it may cost.",
+        __base__=QuestionIn,
+        kind=(_Kind, DEFAULT_KIND),
+        model=(
+            str,
+            Field(max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`; a path if `local`."),
+        ),
+        priority=_Priority,
+        deliver=(bool, Field(False, description="tune: compile the network at the end (`GET /v1/jobs/ID/file`).")),
+        local=(LocalIn | None, None),
+        **_asked(Request, ("budget", "seed")),
+        **{
+            name: field
+            for kind in KINDS.values()
+            for name, field in _asked(kind.options, {*kind.asked} - {"output", "predict"}, given=False).items()
+        },
+    )
 
 
 class KernelIn(_Body):
@@ -97,9 +121,7 @@ class KernelIn(_Body):
     files: dict[_FileName, _Text] = Field(default_factory=dict, max_length=16)
 
 
-class MeasurementIn(_Body):
-    """One candidate to verify and to time: of an uploaded model's task, or of a kernel that is sent along."""
-
+class _Measurement(_Body):
     model: str = Field("", max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`.")
     weights: _Weights = Field(default_factory=dict)
     kernel: KernelIn | None = None
@@ -107,17 +129,22 @@ class MeasurementIn(_Body):
     candidate: dict[str, Any] | list[Any] | _Text = Field(
         "", description='A record\'s candidate; of a kernel `{"parameters": {…}}`. Empty: the default alone.'
     )
-    shapes: _Shapes = Field(default_factory=dict, max_length=1000)
-    target: str = Field("native", max_length=10_000)
-    threads: int = Field(0, ge=0, le=65_536)
-    dialect: str = Field(DEFAULT_DIALECT, max_length=100)
-    priority: int = Field(0, ge=0, le=10)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if bool(self.model) == (self.kernel is not None):
             raise ValueError("a measurement is of a model's candidate or of a kernel; give `model` or `kernel`")
         return self
+
+
+if not TYPE_CHECKING:
+    MeasurementIn = create_model(
+        "MeasurementIn",
+        __doc__="One candidate to verify and to time: of an uploaded model's task, or of a kernel that is sent along.",
+        __base__=_Measurement,
+        priority=_Priority,
+        **_asked(Request, ("shapes", "target", "threads", "dialect")),
+    )
 
 
 class MeasurementOut(BaseModel):

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -25,7 +25,7 @@ from tunery.service.budgets.months import left_of_month_s, refuse_used_up
 from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.kinds import KINDS, answer_of, resumable, unusual
 from tunery.store import Event, StoredAccount
-from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out, without_places
+from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, job_out, without_places
 from tunery.web._files import FileAnswer, model_path, place_in
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError, check_match, revision
@@ -283,11 +283,11 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     if job.local is not None:
         if not service.local:
             raise RefusedError(422, "local", "`local` is for the user of the machine that the service runs on")
-        return _asked_here(job, job.local)
+        return Request.from_asked(job.model_dump(), **job.local.model_dump(exclude={"owner", "weight"}))
     kind = KINDS[job.kind]
     if kind.refused:
         raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; {kind.refused}")
-    request = _asked_here(job, LocalIn.model_validate({}))
+    request = Request.from_asked(job.model_dump())
     model = await model_of(request, service, caller, job.weights, job.name)
     options = unusual(job.kind, {name: getattr(job, name, None) for name in kind.asked})
     if "output" in kind.asked and (job.deliver or kind.needs_output):
@@ -313,20 +313,6 @@ async def model_of(
     if model.startswith(("zoo:", *(f"{name}:" for name in request.dialects))):
         return model
     raise RefusedError(422, "model", f"{model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
-
-
-def _asked_here(job: JobIn, local: LocalIn) -> Request:
-    """Return a job of this machine's user in the manager's words."""
-    return Request(
-        job.model, _shapes(job.shapes), job.target, job.dialect, job.threads,
-        Budget.parse(job.budget) if job.budget else Budget(), job.effort, seed=job.seed,
-        latency_target_s=job.latency_target_s, kind=job.kind, options=local.options, prices=local.prices,
-        trust=local.trust, on=local.on, more_shapes=tuple(map(_shapes, job.more_shapes)),
-    )  # fmt: skip
-
-
-def _shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(shape) for name, shape in shapes.items()}
 
 
 async def compiled_place(service: Service, model: str) -> str:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 import typer
 
 from tunery._errors import UsageError
-from tunery.domain.request import Option
+from tunery.domain.request import Option, options_in
 from tunery.reports.format import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,10 +39,13 @@ class Result(NamedTuple):
 
 
 class Only:
-    """Which fields of a parameter's class are options of its command; some of them with another default."""
+    """Which fields of a parameter's class are options of its command: those named, or all `but` some."""
 
-    def __init__(self, *names: str, **defaults: Any) -> None:
-        self.defaults = dict.fromkeys(names, MISSING) | defaults
+    def __init__(self, *names: str, but: Collection[str] = ()) -> None:
+        self._names, self._but = names, but
+
+    def of(self, cls: type) -> list[str]:
+        return [name for name in self._names or options_in(cls) if name not in self._but]
 
 
 def command(words: str, example: str, *, prints: bool = True) -> Callable[[F], F]:
@@ -67,8 +70,8 @@ def _for_typer(function: Callable[..., Any], *, prints: bool) -> Callable[..., N
         hint = hints[parameter.name]
         if only := [extra for extra in get_args(hint)[1:] if isinstance(extra, Only)]:
             kind = get_args(hint)[0]
-            shown += _options(kind, only[0].defaults)
-            read[parameter.name] = kind, list(only[0].defaults)
+            shown += _options(kind, only[0].of(kind))
+            read[parameter.name] = kind, only[0].of(kind)
         elif parameter.name not in _FLAGS:
             shown.append(parameter.replace(annotation=hint, kind=_KEYWORD))
     shown += [inspect.Parameter(name, _KEYWORD, default=False, annotation=hint)
@@ -97,15 +100,13 @@ def _print(result: Result, *, as_json: bool) -> None:
         raise typer.Exit(result.exit_code)
 
 
-def _options(kind: type, defaults: Mapping[str, Any]) -> Iterable[inspect.Parameter]:
+def _options(kind: type, names: Iterable[str]) -> Iterable[inspect.Parameter]:
     """Yield a parameter for each of these fields of a class, of its annotation with an `Option`."""
-    hints = get_type_hints(kind, include_extras=True)
-    known = {field.name: field for field in fields(kind)}
-    for name, default in defaults.items():
-        typed, option = get_args(hints[name])[:2]
-        assert isinstance(option, Option), f"{kind.__name__}.{name} is no option"
+    options, known = options_in(kind), {field.name: field for field in fields(kind)}
+    for name in names:
+        typed, option = options[name]
         typed, plain = _as_given(name, typed, option)
-        default = _default(known[name], plain) if default is MISSING else default  # noqa: PLW2901
+        default = _default(known[name], plain)
         flag = f"--{name.replace('_', '-')}"
         limits = {"min": option.least, "max": option.most} if typed in {int, float} else {}
         more: dict[str, Any] = {"help": option.help, "metavar": option.metavar or None, **limits}

@@ -95,13 +95,6 @@ def service_at(server: str, socket: str) -> "ServiceClient":
         raise
 
 
-def service_or_none(server: str, socket: str, store: str) -> "ServiceClient | None":
-    """Return the service that knows the jobs which a command is about; None where they are in a store of ours."""
-    if server_of(server, socket, store):
-        return service_at(server, socket)
-    return None if store else own_service(socket)
-
-
 def own_service(socket: str) -> "ServiceClient | None":
     """Return the service that this user runs, None where none does."""
     from tunery._settings import socket_path
@@ -114,15 +107,6 @@ def own_service(socket: str) -> "ServiceClient | None":
         return ServiceClient.local(path)
     except UsageError:
         return None
-
-
-def own_store(socket: str) -> str:
-    """Return the URL of the store of this user's service; "" where none runs."""
-    service = own_service(socket)
-    if service is None:
-        return ""
-    with service:
-        return str(service.about()["store"])
 
 
 def answered(url: str, request: "Request", *, create: bool = True, verbose: bool) -> dict[str, Any]:
@@ -238,10 +222,29 @@ def summary(status: Any) -> dict[str, Any]:
 
 
 class Here:
-    """What a store of this machine knows, by the methods of a service's client."""
+    """What a store of this machine knows, by the methods of a service's client; `files` are what no output replaces."""
 
-    def __init__(self, store: "Store") -> None:
-        self._store = store
+    def __init__(self, store: "Store", files: Sequence[Path]) -> None:
+        self._store, self.files = store, files
+
+    def statuses(self, limit: int) -> "list[JobStatus]":
+        return self._store.jobs(limit)
+
+    def status(self, job_id: str) -> "tuple[JobStatus, dict[str, Any] | None]":
+        from tunery.service.kinds import answer_of
+
+        status = self._store.job(job_id)
+        return status, answer_of(self._store, status)
+
+    def report(self, job_id: str, path: Path) -> Any:
+        from tunery._outputs import PAGE, whole_file
+        from tunery.reports.job import job_view
+        from tunery.reports.page import job_page
+
+        view = job_view(self._store, job_id)
+        with whole_file(path, PAGE, inputs=self.files, force=True) as file:
+            file.write(job_page(view).encode())
+        return view
 
     def records(self, key: str) -> list[dict[str, Any]]:
         from tunery.reports.records import best_records
@@ -259,6 +262,9 @@ class Here:
         counts: dict[str, Any] = plain(self._store.stats())
         return counts
 
+    def export_records(self, path: Path, network: str = "", account: str = "") -> int:
+        return self._store.export_records(path, account=account or None, network=network, force=True)
+
     def log(self, job_id: str) -> list[dict[str, Any]]:
         events = self._store.events.after(job_id=job_id, limit=_MOST_EVENTS)
         return [{"id": one.number, **one.payload, "kind": one.kind, "at": one.created_at} for one in events]
@@ -275,22 +281,23 @@ class Here:
 
 
 @contextmanager
-def knowing(service: "ServiceClient | None", store: str) -> "Iterator[ServiceClient | Here]":
-    """Give what answers questions about records and jobs: a service, or else a store of this machine."""
+def source(server: str, store: str, socket: str | None = None) -> "Iterator[ServiceClient | Here]":
+    """Give what knows jobs and records: the service that a command is for, or else a store of this machine.
+
+    A command that takes a `socket` is for this user's own service where one runs, unless it names a store.
+    """
+    if url := server_of(server, store, socket or ""):
+        from tunery.web.client import connect
+
+        service: ServiceClient | None = connect(url)
+    else:
+        service = None if store or socket is None else own_service(socket)
     if service is not None:
         with service:
             yield service
         return
-    from tunery.store import open_store
+    from tunery.store import file_of, open_store
 
+    kept_in = file_of(store)
     with open_store(store, create=False, keep=False) as opened:
-        yield Here(opened)
-
-
-def asked_of(server: str, store: str) -> "ServiceClient | None":
-    """Return the service on the network that a command is for, None where it is for a store of this machine."""
-    if not (url := server_of(server, store)):
-        return None
-    from tunery.web.client import connect
-
-    return connect(url)
+        yield Here(opened, [kept_in] if kept_in else [])

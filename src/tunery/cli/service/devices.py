@@ -10,14 +10,13 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.commands import Only, Result, command, remark, width
-from tunery.cli.console.remote import Server, asked_of
+from tunery.cli.console.remote import Server, server_of
 from tunery.domain.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tunery.domain import Calibration
-    from tunery.web.client import ServiceClient
 
 SlotThreads = Annotated[int, typer.Option("--threads", min=1, help="Threads of a kernel: as many cores make a slot.")]
 
@@ -28,8 +27,8 @@ def list_(store: options.StoreUrl = "", server: Server = "", verbose: bool = Fal
 
     At a service, those that it has measured on.
     """
-    if (service := asked_of(server, store)) is not None:
-        return _list_there(service)
+    if url := server_of(server, store):
+        return _list_there(url)
     from tunery._extras import pip_install
     from tunery.devices.here import devices_here
     from tunery.reports.format import printable
@@ -71,12 +70,13 @@ def _elsewhere(fingerprint: str, name: str, count: int, host: str = "") -> str:
     return "  ".join(filter(None, ("elsewhere", host, name, fingerprint, f"{count} records")))
 
 
-def _list_there(service: "ServiceClient") -> Result:
+def _list_there(url: str) -> Result:
     from pydantic import TypeAdapter
 
     from tunery.domain import Calibration
+    from tunery.web.client import connect
 
-    with service:
+    with connect(url) as service:
         found = service.devices()
     for calibration in (one for device in found for one in device["calibrations"]):
         calibration["made_at"] = datetime.fromisoformat(calibration["made_at"]).timestamp()

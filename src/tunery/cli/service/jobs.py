@@ -11,16 +11,14 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.commands import Only, Result, command, output_path, width
 from tunery.cli.console.remote import (
-    Here,
     Server,
     Socket,
     followed,
-    knowing,
     network_path,
     own_service,
     server_of,
     service_at,
-    service_or_none,
+    source,
     stated,
     summary,
 )
@@ -42,7 +40,8 @@ def list_(
     server: Server = "",
 ) -> Result:
     """List the jobs, latest first."""
-    latest = _latest(store, socket, server, limit)
+    with source(server, store, socket) as known:
+        latest = known.statuses(limit)
     return Result({"jobs": [summary(status) for status in latest]}, _list(latest))
 
 
@@ -75,18 +74,6 @@ def _list(latest: "list[JobStatus]") -> Iterator[str]:
         yield "latencies are sums of the tasks that a job reached, as `tunery jobs show` lists them"
 
 
-def _latest(store: str, socket: str, server: str, limit: int) -> "list[JobStatus]":
-    if service := service_or_none(server, socket, store):
-        from tunery.web.client import status_of
-
-        with service:
-            return [status_of(job) for job in service.jobs(limit)]
-    from tunery.store import open_store
-
-    with open_store(store, create=False, keep=False) as opened:
-        return opened.jobs(limit)
-
-
 @command("jobs show", "jobs show 3f2a9c01b7de")
 def show(
     job: JobId,
@@ -97,11 +84,15 @@ def show(
     verbose: bool = False,
 ) -> Result:
     """Show a job: what was asked for, its tasks, and what it has spent."""
+    from tunery.domain import DEFAULT_KIND
     from tunery.reports.data import plain, task_data
     from tunery.reports.job import COMPILED, headline_of, host_seconds
 
-    status, answer, events = _one(job, store, socket, server)
-    hosts = host_seconds(events)
+    with source(server, store, socket) as known:
+        status, answer = known.status(job)
+        hosts = host_seconds(known.log(job))
+    if status.kind == DEFAULT_KIND and answer is not None:  # its report is in its status
+        answer = {COMPILED: answer[COMPILED]} if COMPILED in answer else None
     headline = headline_of({COMPILED: (answer or {}).get(COMPILED, answer or {})})
     data = {
         **summary(status),
@@ -144,43 +135,12 @@ def _show(
         yield f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items())
 
 
-def _one(
-    job_id: str, store: str, socket: str, server: str
-) -> "tuple[JobStatus, dict[str, Any] | None, list[dict[str, Any]]]":
-    """Return how a job stands, what it has answered, and what has happened to it.
-
-    A resumable job has no answer here: its report is in its status.
-    """
-    if service := service_or_none(server, socket, store):
-        from tunery.web.client import status_of
-
-        with service:
-            found = service.job(job_id)
-            return status_of(found), _shown(found["kind"], found["answer"]), list(service.log(job_id))
-    from tunery.service.kinds import answer_of
-    from tunery.store import open_store
-
-    with open_store(store, create=False, keep=False) as opened:
-        status = opened.job(job_id)
-        return status, _shown(status.kind, answer_of(opened, status)), Here(opened).log(job_id)
-
-
-def _shown(kind: str, answer: "dict[str, Any] | None") -> "dict[str, Any] | None":
-    """Return of the answer what is not in a job's status: of one that tunes its compiled file."""
-    from tunery.domain import DEFAULT_KIND
-    from tunery.reports.job import COMPILED
-
-    if kind != DEFAULT_KIND or answer is None:
-        return answer
-    return {COMPILED: answer[COMPILED]} if COMPILED in answer else None
-
-
 @command("jobs log", "jobs log 3f2a9c01b7de")
 def log(job: JobId, *, store: options.StoreUrl = "", socket: Socket = "", server: Server = "") -> Result:
     """Show what has happened to a job, and which candidates failed; with --json, all that is known of it."""
     from tunery.reports.job import failure_text
 
-    with knowing(service_or_none(server, socket, store), store) as known:
+    with source(server, store, socket) as known:
         events, failures = list(known.log(job)), known.failures(job)
     rows = [(event["at"], _said(event)) for event in events] + [(one["at"], failure_text(one)) for one in failures]
     lines = (

@@ -64,7 +64,7 @@ class FileOrigin:
 class CompiledFile:
     """What a compiled file says of itself. `segments` are the bytes of each part that ONNX Runtime runs; `coverage`
     names the candidate of each workload, None for the compiler's default. `accepts` are the shapes of inputs that a
-    model with free dimensions is run for. `parameters` are those of a user's own kernel, `default` those that its
+    model with free dimensions is run for, which runs all `others` too if so. `parameters` are those of a user's own kernel, `default` those that its
     author began with."""
 
     dialect: _Text
@@ -79,7 +79,7 @@ class CompiledFile:
     coverage: dict[_Text, _Text | None] = Field(default_factory=dict)
     origin: FileOrigin | None = None
     accepts: Annotated[list[Annotated[list[list[int]], Field(max_length=_MOST)]], Field(max_length=_MOST)] | None = None
-    any_shape: bool = False
+    others: bool = False
     instructions: Annotated[list[_Text], Field(max_length=_MOST)] = Field(default_factory=list)
     parameters: _Parameters = Field(default_factory=dict)
     default: _Parameters = Field(default_factory=dict)
@@ -160,12 +160,12 @@ def said_in(data: Inspection) -> dict[str, Any]:
             "inputs": [shape for _, shape, _ in one.inputs],
             "dialect": one.dialect,
             "accepts": one.accepts,
-            "any_shape": one.any_shape,
+            "any_shape": one.others,
         }
         for one in data.shapes
     ]
     whole["threads_here"] = whole.pop("threads")
-    for name in ("instructions", "accepts", "any_shape"):
+    for name in ("instructions", "accepts", "others"):
         file.pop(name)
     verdict = data.file.origin.verdict if data.file.origin else None
     file["headline"] = verdict.headline if verdict else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import ACCEPTS, ANY, Archive, extend_manifest
+from tunery._archive import ACCEPTS, OTHERS, Archive, extend_manifest
 from tunery._errors import UsageError
 from tunery._outputs import NETWORK, publish
 from tunery.delivery.compile import add_signature, check_place, compile_checked, inputs_of
@@ -42,7 +42,7 @@ async def compile_request(work: Work, output: Path, options: CompileOptions, say
         if accepted or options.any_shape:
             say("adding the model for other shapes" if options.any_shape else "adding the model for ONNX Runtime")
             free = await _free(work, networks, Path(found[0][0].path), scratch)
-            extend_manifest(free, {ACCEPTS: accepted, ANY: options.any_shape})
+            extend_manifest(free, {ACCEPTS: accepted, OTHERS: options.any_shape})
             compiled.append(free)
         made = compiled[0]
         if len(compiled) > 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from tunery._archive import ACCEPTS, ANY, DIMENSIONS, Archive
+from tunery._archive import ACCEPTS, DIMENSIONS, OTHERS, Archive
 from tunery._errors import UsageError
 from tunery.dialects import Array, CompiledNetwork
 from tunery.domain import TensorSpec, merged_specs, shape_text
@@ -39,7 +39,7 @@ class ShapedNetwork(CompiledNetwork):
                 shapes = tuple(tuple(map(int, shape)) for shape in accepted)
                 inputs.append(tuple(replace(spec, shape=shape) for spec, shape in zip(own, shapes, strict=True)))
                 self._numbers.setdefault(shapes, number)
-            if told.get(ANY):
+            if told.get(OTHERS):
                 inputs.append(own)
                 self._any, self.dimensions = number, dict(told[DIMENSIONS])
         self.inputs, self.outputs = merged_specs(inputs), merged_specs(outputs)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from tunery._errors import UsageError
 from tunery.delivery.comparing.bench import bench, check_one_shape
 from tunery.delivery.comparing.compare import check_rivals
 from tunery.delivery.measure import measure
 from tunery.delivery.query import query
-from tunery.domain.request import Options, QueryOptions, Request
+from tunery.domain.request import Option, Options, QueryOptions, Request, asked
 from tunery.reports.data import bench_data, collect_data, plain, query_data
 from tunery.runtime.calibrate import calibrate_target
 from tunery.service.kinds._base import LONGEST_S, Answer, JobKind, say
@@ -35,7 +36,7 @@ async def _query(work: Work, options: QueryOptions) -> Answer:
 
 QUERY = JobKind(
     name="query", options=QueryOptions, check=check_few_shot, run=_query, measures=lambda options: options.few_shot > 0,
-    asked=("predict", "few_shot", "few_shot_seconds"),
+    asked=asked(QueryOptions),
 )  # fmt: skip
 
 
@@ -43,8 +44,8 @@ QUERY = JobKind(
 class BenchOptions(Options):
     """Which rivals are timed, for how many seconds each, and the file to time ("": compile the best records)."""
 
-    against: tuple[str, ...] = ("onnxruntime",)
-    seconds: float = 5.0
+    against: Annotated[tuple[str, ...], Option("The rivals.")] = ("onnxruntime",)
+    seconds: Annotated[float, Option("For each rival.", least=0, most=1e4)] = 5.0
     compiled: str = ""
 
     def check(self, request: Request) -> None:
@@ -59,7 +60,7 @@ async def _bench(work: Work, options: BenchOptions) -> Answer:
     return bench_data(await bench(work, options.against, options.seconds, compiled))
 
 
-BENCH = JobKind(name="bench", options=BenchOptions, check=BenchOptions.check, run=_bench, asked=("against", "seconds"))
+BENCH = JobKind(name="bench", options=BenchOptions, check=BenchOptions.check, run=_bench, asked=asked(BenchOptions))
 
 
 async def _calibrate(work: Work, _: Options) -> Answer:

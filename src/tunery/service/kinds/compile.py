@@ -7,7 +7,7 @@ from pathlib import Path
 from tunery._errors import UsageError
 from tunery.delivery.compile import check_place
 from tunery.delivery.shaping.compiling import compile_request
-from tunery.domain.request import ONNXRUNTIME, CompileOptions, CompileReport, Request
+from tunery.domain.request import ONNXRUNTIME, CompileOptions, CompileReport, Request, asked
 from tunery.reports.data import compile_data, described
 from tunery.service.kinds._base import Answer, JobKind, say
 from tunery.service.kinds.answers import QUERY, check_few_shot
@@ -44,5 +44,5 @@ async def _compile(work: Work, options: FileOptions) -> Answer:
 
 COMPILE = JobKind(
     name="compile", options=FileOptions, check=check, run=_compile, several_dialects=True,
-    measures=QUERY.measures, asked=("output", "any_shape", "onnxruntime", *QUERY.asked),
+    measures=QUERY.measures, asked=("output", *asked(FileOptions)),
 )  # fmt: skip

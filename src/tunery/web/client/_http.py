@@ -9,6 +9,8 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
@@ -20,6 +22,7 @@ from tunery._outputs import replacing
 
 if TYPE_CHECKING:
     from tunery._api import Model, Shapes
+    from tunery.domain import JobStatus
 
 _TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
 _SILENT_S = 20.0  # a stream of events says every 5 s that it is there
@@ -52,6 +55,9 @@ class ServiceClient:
     def url(self) -> str:
         """The address that is asked: the one that has answered last."""
         return self._urls[0]
+
+    files: Sequence[Path] = ()
+    """What of this machine no output may replace."""
 
     @property
     def is_local(self) -> bool:
@@ -161,6 +167,15 @@ class ServiceClient:
             cursor = page["next"]
         return found
 
+    def statuses(self, limit: int) -> "list[JobStatus]":
+        """Return the account's latest jobs as a store of this machine would."""
+        return [status_of(job) for job in self.jobs(limit)]
+
+    def status(self, job_id: str) -> "tuple[JobStatus, dict[str, Any] | None]":
+        """Return how a job stands, and what it has answered."""
+        job = self.job(job_id)
+        return status_of(job), job["answer"]
+
     def log(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Yield what has happened to a job so far."""
         with self._streamed(f"{_place(job_id)}/events", {"Accept": "application/jsonl"}) as answer:
@@ -204,8 +219,10 @@ class ServiceClient:
         self._fetch(f"{_place(job_id)}/report", path)
         return shown
 
-    def export_records(self, path: Path, network: str = "") -> int:
+    def export_records(self, path: Path, network: str = "", account: str = "") -> int:
         """Write the records that the account's jobs have made, of one network or of all, to a file; return how many."""
+        if account:
+            raise UsageError("a service gives an account its own records; leave out --account")
         return int(self._fetch(f"/v1/records/export?{urlencode({'network': network})}", path)["X-Records"])
 
     def import_records(self, path: Path) -> dict[str, Any]:
@@ -262,8 +279,10 @@ class ServiceClient:
         """End a token, by its id."""
         self._done("DELETE", f"/v1/accounts/{quote(account, safe='')}/tokens/{quote(token, safe='')}")
 
-    def spend(self, job_id: str = "") -> dict[str, Any]:
+    def spend(self, job_id: str = "", prices: str = "") -> dict[str, Any]:
         """Return what a job has spent, or all of the account's."""
+        if prices:
+            raise UsageError("--prices is for this machine's store; leave it out, or leave out --server")
         return self._json("GET", "/v1/spend", params={"job": job_id} if job_id else {})
 
     def records(self, key: str) -> list[dict[str, Any]]:
@@ -290,7 +309,7 @@ class ServiceClient:
 
     def record_counts(self) -> dict[str, Any]:
         """Count what the service's store holds."""
-        return self._json("GET", "/v1/records/stats")
+        return {**self._json("GET", "/v1/records/stats"), "place": self.url}
 
     def devices(self) -> list[dict[str, Any]]:
         """Return the devices on which something was measured."""
@@ -374,6 +393,20 @@ class ServiceClient:
             return WorkError(f"the certificate of {self.url} is not trusted here ({error}); {advice}")
         running = " (`tunery serve`)?" if self._own else ", and is the URL right?"
         return WorkError(f"the service at {self._own or self.url} does not answer ({error}); is it running{running}")
+
+
+def status_of(job: Mapping[str, Any]) -> "JobStatus":
+    """Return a job as a service shows it."""
+    from pydantic import TypeAdapter
+
+    from tunery.domain import JobStatus, TaskState
+
+    names = {"task": "task_key", "workload": "workload_key", "candidate": "best_candidate"}
+    known = {field.name for field in fields(TaskState)}
+    tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
+    made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
+    same = {name: job[name] for name in ("state", "request", "spend", "message", "problem", "remaining", "outlook")}
+    return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
 
 
 def urls_in(text: str) -> list[str]:

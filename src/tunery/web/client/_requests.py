@@ -6,24 +6,20 @@ To a service on the network the model goes once, and the compiled file comes bac
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunery._errors import NothingFoundError, UsageError, WorkError, error_of
-from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
-from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
-from tunery.web.client._http import ServiceClient
+from tunery.domain import Budget, JobState, JobStatus, Spend
+from tunery.domain.request import ASKED, CompileReport, Progress, Request, ShareRequest
+from tunery.web.client._http import ServiceClient, status_of
 
 if TYPE_CHECKING:
     from tunery.domain import Network
 
 _TRIES, _LONGEST_NAME = 3, 200
-_NO_OPTIONS = frozenset({
-    "kind", "model", "name", "weights", "shapes", "more_shapes", "target", "threads", "budget", "effort",
-    "latency_target_s", "seed", "dialect", "priority", "local",
-})  # fmt: skip
+_NO_OPTIONS = {*ASKED, "name", "weights", "priority", "local"}
 """What a body holds beside the options of its kind."""
 
 
@@ -108,19 +104,6 @@ def fetch(
     return compile_report({**made, "path": str(output), "texts": []})
 
 
-def status_of(job: Mapping[str, Any]) -> JobStatus:
-    """Return a job as a service shows it."""
-    from pydantic import TypeAdapter
-
-    names = {"task": "task_key", "workload": "workload_key", "candidate": "best_candidate"}
-    known = {field.name for field in fields(TaskState)}
-    tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
-    made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
-    same = {name: job[name] for name in ("state", "request", "spend", "message", "remaining", "outlook")}
-    same["problem"] = job.get("problem", "")  # services of earlier versions do not say
-    return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
-
-
 def progress_of(kind: str, data: Mapping[str, Any]) -> Progress | None:
     """Return the progress that an event tells; None where it tells of something else."""
     if kind != "progress":
@@ -147,22 +130,7 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
                     f"there is no file {model!r}; give an .onnx or .pt2 file, or a zoo:NAME from `tunery zoo list`"
                 )
             sent = _send(service, Path(model), watcher)
-    return {
-        "kind": request.kind,
-        **sent,
-        "shapes": _shapes(request.shapes),
-        **({"more_shapes": [*map(_shapes, request.more_shapes)]} if request.more_shapes else {}),
-        "target": request.target,
-        "threads": request.threads,
-        "budget": "" if request.budget.unlimited else str(request.budget),
-        "effort": request.effort,
-        "latency_target_s": request.latency_target_s,
-        "seed": request.seed,
-        "dialect": request.dialect,
-        "priority": priority,
-        "local": local,
-        **options,
-    }
+    return {**request.as_asked(), **sent, "priority": priority, "local": local, **options}
 
 
 def _send(service: ServiceClient, path: Path, watcher: Watcher) -> dict[str, Any]:
@@ -196,10 +164,6 @@ def _weights(path: Path) -> dict[str, Path]:
             )
         found[name] = place
     return found
-
-
-def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    return {name: list(shape) for name, shape in shapes.items()}
 
 
 def _check_elsewhere(request: Request) -> None:

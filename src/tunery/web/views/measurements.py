@@ -44,10 +44,8 @@ async def submit(  # noqa: PLR0917 - what FastAPI hands over
     A kernel's source runs with the rights of the service: it needs the role `developer`.
     """
     body = asked.candidate if isinstance(asked.candidate, str) else canonical_json(asked.candidate)
-    request = Request(
-        asked.model, {name: tuple(shape) for name, shape in asked.shapes.items()}, asked.target, asked.dialect,
-        asked.threads, kind=MEASURE.name, options={"task": asked.task, "candidate": body},
-    )  # fmt: skip
+    request = Request.from_asked(asked.model_dump(), options={"task": asked.task, "candidate": body})
+    request = replace(request, kind=MEASURE.name)
     if asked.kernel is not None:
         at_least(caller, DEVELOPER)
         if not service.local and lacking() and not settings().unconfined_kernels:
