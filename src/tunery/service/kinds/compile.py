@@ -44,5 +44,5 @@ async def _compile(work: Work, options: FileOptions) -> Answer:
 
 COMPILE = JobKind(
     name="compile", options=FileOptions, check=check, run=_compile, several_dialects=True,
-    measures=QUERY.measures, asked=("output", *asked(FileOptions)),
+    measures=QUERY.measures, asked=("output", *asked(CompileOptions)),
 )  # fmt: skip
