@@ -64,8 +64,8 @@ class FileOrigin:
 class CompiledFile:
     """What a compiled file says of itself. `segments` are the bytes of each part that ONNX Runtime runs; `coverage`
     names the candidate of each workload, None for the compiler's default. `accepts` are the shapes of inputs that a
-    model with free dimensions is run for, which runs all `others` too if so. `parameters` are those of a user's own kernel, `default` those that its
-    author began with."""
+    model with free dimensions is run for, which runs all `others` too if so. `parameters` are those of a user's own
+    kernel, `default` those that its author began with."""
 
     dialect: _Text
     network: _Text = ""
