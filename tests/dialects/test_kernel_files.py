@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tunery._errors import ModelError
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.dialects.kernels.kernel_tuner import KernelTunerResult, cache_of, read_results, t4_of
-from tunery.dialects.kernels.specification import read_specification
+from tunery.dialects.kernels.specification import decoded, read_specification
 
 HEAD = """
 function = "scale"
@@ -160,6 +160,12 @@ def test_recorded_arrays_must_fit(tmp_path: Path) -> None:
     for wrong in (np.ones((2, 64), np.float32), np.ones((64, 2)), np.array([{}], dtype=object)):
         np.save(tmp_path / "x.npy", wrong, allow_pickle=True)
         assert "x.npy" in refused(write(tmp_path, text))
+    with_all = write(tmp_path, 'inputs = "all.npz"\n' + HEAD + BODY)
+    np.savez(tmp_path / "all.npz", x=np.full((64, 2), 3, np.float32))
+    [filled] = [one.fill for one in read_kernel(with_all).arguments if one.name == "x"]
+    assert (decoded(filled.recorded) == 3).all()
+    np.savez(tmp_path / "all.npz", z=np.ones((64, 2), np.float32))
+    assert "all.npz" in refused(with_all)
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")
     assert "no .npy file" in refused(write(tmp_path, text))
 

@@ -4,6 +4,7 @@ import io
 import math
 import re
 import tomllib
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,7 @@ class KernelForm(_Form):
     default: dict[_Name, _Scalar] = {}
     reference: _ReferenceForm = _ReferenceForm()
     launch: _LaunchForm | None = None
+    inputs: str = ""
     hints: str = ""
     operator: str | None = None
 
@@ -211,7 +213,7 @@ def _arguments(form: KernelForm, problem: Mapping[str, Value], directory: Path) 
         raise _FaultError(f"there are more than {_MOST_ARGUMENTS} arguments")
     if len({one.name for one in form.arguments}) < len(form.arguments):
         raise _FaultError("two arguments have one name")
-    found = tuple(_argument(one, problem, directory) for one in form.arguments)
+    found = tuple(_argument(one, problem, directory, form.inputs) for one in form.arguments)
     total = sum(math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in found)
     if total > MOST_BYTES:
         largest = max(found, key=lambda one: math.prod(one.shape) * np.dtype(one.dtype).itemsize)
@@ -222,7 +224,7 @@ def _arguments(form: KernelForm, problem: Mapping[str, Value], directory: Path) 
     return found
 
 
-def _argument(form: _ArgumentForm, problem: Mapping[str, Value], directory: Path) -> Argument:
+def _argument(form: _ArgumentForm, problem: Mapping[str, Value], directory: Path, inputs: str) -> Argument:
     dtype = np.dtype(form.dtype)
     if form.value is not None:
         if form.shape is not None or form.output or form.fill is not None:
@@ -240,6 +242,8 @@ def _argument(form: _ArgumentForm, problem: Mapping[str, Value], directory: Path
     shape = tuple(extent(size, problem, f"a size of the argument {form.name}") for size in form.shape)
     if form.output and form.fill is not None:
         raise _FaultError(f"the argument {form.name} is an output and is never filled")
+    if inputs and not form.output and form.fill is None:
+        form = form.model_copy(update={"fill": inputs})
     return Argument(form.name, form.dtype, shape, form.output, fill=_fill(form, shape, dtype, directory))
 
 
@@ -366,14 +370,17 @@ def _with_default(found: KernelSpecification, told: Mapping[str, Value]) -> Kern
 
 
 def recorded(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> str:
-    """Return a recorded array as text."""
+    """Return an array of an .npy file, or that of its name in an .npz, as text."""
     data = read_bytes(path, _MOST_RECORDED, f"the recorded {name}")
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
+        array = array[name] if isinstance(array, np.lib.npyio.NpzFile) else array
         kept = encoded(np.ascontiguousarray(array))
         decoded(kept)
-    except (ValueError, OSError, EOFError, SyntaxError, MemoryError) as error:
-        raise ModelError(f"the recorded {name} {shown(path)} is no .npy file: {str(error)[:80]}") from None
+    except (ValueError, OSError, EOFError, SyntaxError, MemoryError, KeyError, zipfile.BadZipFile) as error:
+        raise ModelError(
+            f"the recorded {name} {shown(path)} is no .npy file, and no .npz with one of that name: {str(error)[:80]}"
+        ) from None
     if array.shape != shape or array.dtype != dtype:
         raise ModelError(
             f"the recorded {name} {shown(path)} is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
