@@ -14,8 +14,19 @@ from typer.testing import CliRunner
 from tunery import Tuned
 from tunery.cli.app import app
 from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
-from tunery.domain.request import Request
-from tunery.reports.job import ANSWER, COMPARED, STAGES, JobView, host_seconds, job_view, stages_payload, view_of
+from tunery.domain.request import BUSY, Request, Speed, Verdict
+from tunery.reports.data import plain
+from tunery.reports.job import (
+    ANSWER,
+    COMPARED,
+    COMPILED,
+    STAGES,
+    JobView,
+    host_seconds,
+    job_view,
+    stages_payload,
+    view_of,
+)
 from tunery.reports.page import job_page
 from tunery.service.session import Session
 from tunery.store import Event, Trial, open_store
@@ -99,6 +110,13 @@ def test_only_what_is_of_a_whole_network_is_told_as_its_latency(
     view = view_of(replace(job(), request={"kind": kind}), [], [event(ANSWER, answer)])
     assert (view.whole_s, view.onnxruntime_s) == known
     assert view.job in job_page(view)
+
+
+def test_a_page_has_the_ratio_of_the_headline_and_none_that_it_does_not_have() -> None:
+    for verdict in (Verdict(0.1, Speed(1.31, 1.28, 1.35, 12)), Verdict(1.0), Verdict(not_judged=BUSY)):
+        made = {"headline": verdict.headline, "verdict": plain(verdict), "latency_s": 1.0, "onnxruntime_s": 1.5}
+        view = view_of(job(), [], [event(COMPILED, made)])
+        assert (view.headline, view.times) == (verdict.headline, verdict.delivered and verdict.delivered.ratio)
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------

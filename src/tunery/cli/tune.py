@@ -95,7 +95,7 @@ def run(
     from tunery.cli.bench import compared_with
     from tunery.cli.compile import start_ahead
     from tunery.delivery.comparing.compare import predicted_s
-    from tunery.reports.data import plain
+    from tunery.reports.data import bench_data
     from tunery.reports.job import COMPARED
     from tunery.service.session import Session
 
@@ -120,8 +120,8 @@ def run(
             alone = compiled.request_of(request) if compiled else request
             compared = compared_with(session, alone, rivals, bench_s, output, verbose=verbose)
             compiled, compared = _agreed(compiled, compared)
-            headline = compared.verdict.headline if compared.verdict else ""
-            session.note(job.job_id, COMPARED, {"latency_s": plain(compared.latency_s), "headline": headline})
+            told = bench_data(compared)
+            session.note(job.job_id, COMPARED, {name: told[name] for name in ("latency_s", "headline", "verdict")})
     error = None
     if failed and exit_code is None:
         error = tuned.undelivered or error_of(job.problem, job.message)

@@ -66,7 +66,8 @@ class JobView:
     `before_s` and `after_s` are sums over the tasks that were reached, `first_s` that when each of them had a verified
     candidate for the first time. `whole_s` and `onnxruntime_s` are the latencies of the compiled file and of ONNX
     Runtime as last timed beside one another, None where they were not. `headline` says who runs the compiled file (""
-    without one). `answer` is that of a job of another kind than tuning. The curve's pauses are left out.
+    without one), `times` how many times as fast as ONNX Runtime that is (None where it tells none). `answer` is that of
+    a job of another kind than tuning. The curve's pauses are left out.
     """
 
     job: str
@@ -87,6 +88,7 @@ class JobView:
     whole_s: float | None
     onnxruntime_s: float | None
     headline: str
+    times: float | None
     curve: tuple[Point, ...]
     operators: tuple[Operator, ...]
     stages: tuple[Stretch, ...]
@@ -113,6 +115,7 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
         str(request.get("target", "")), int(request.get("threads") or 0), str(request.get("dialect", "")),
         status.state.value, status.message, status.created_at, status.updated_at, status.spend,
         total(reached, "baseline_s") if reached else None, first_s, after_s, whole_s, theirs_s, headline_of(latest),
+        ((_told(latest).get("verdict") or {}).get("delivered") or {}).get("ratio"),
         tuple(curve), tuple(operators), tuple(_stages(events)), latest.get(ANSWER, {}),
     )  # fmt: skip
 
@@ -134,8 +137,12 @@ def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float
 
 def headline_of(latest: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the sentence about a job's compiled file from its latest events by kind; "" without a file."""
-    told = (latest.get(kind, {}).get("headline") for kind in (COMPARED, COMPILED, ANSWER))
-    return str(next(filter(None, told), ""))
+    return str(_told(latest).get("headline", ""))
+
+
+def _told(latest: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    said = (latest.get(kind, {}) for kind in (COMPARED, COMPILED, ANSWER))
+    return next((one for one in said if one.get("headline")), {})
 
 
 def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, float | None, Mapping[str, float]]:

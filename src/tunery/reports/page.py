@@ -38,7 +38,7 @@ open(document.getElementById("main"), {{ account: {{ role: "reader" }}, id: {job
 
 def sections(view: JobView) -> dict[str, object]:
     """Return what the page of a job shows by the name of its part, but for how the job stands and its log."""
-    gain = ("curve", "whole_s", "onnxruntime_s", "headline", "before_s", "first_s", "after_s")
+    gain = ("curve", "whole_s", "onnxruntime_s", "headline", "times", "before_s", "first_s", "after_s")
     parts = {"gain": {name: getattr(view, name) for name in gain}}
     return {name: plain(parts[name] if name in parts else getattr(view, name)) for name in _SECTIONS}
 
