@@ -126,8 +126,7 @@ ARMS = {
     ALL_ON: Arm(),
     "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.search.breeding", "_BIASED_SHARE", 0.0),)),
     "Winograd": _without("winograd", ("conv3x3",)),
-    "tiles in registers": _without("tiles", ("narrow",)),
-    "depthwise designs": _without("depthwise", ("depthwise",)),
+    "tiles in registers": _without("tiles", ("narrow", "depthwise")),
     "sums over places": _without("place-sums", ("mean",)),
     "rows at once": _without("rows", ("softmax", "layer-norm")),
     VARIANTS: _without("", ()),  # this and the next for other benchmarks

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from metaschedule_models import convolution_network
+from test_metaschedule_own_spaces import bare_network
 
 from tunery.dialects import Dialect, Observation, Proposer
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.first_look import FirstLook
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
+from tunery.dialects.metaschedule.variants import place_sums
 from tunery.dialects.metaschedule.variants.program import variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
 from tunery.domain import Candidate, Outcome, Task
@@ -100,16 +101,18 @@ def test_a_leading_search_that_cannot_learn_is_not_asked_at_all() -> None:
     assert [c.body for c in search.propose(2)] == ["b", "b"]
 
 
-def depthwise_task(dialect: Dialect, directory: Path) -> Task:
+def mean_task(dialect: Dialect, directory: Path) -> Task:
     """Return a task with two variants."""
-    network = convolution_network(directory, channels=(32, 32), groups=32, size=14)
-    return max(dialect.extract(network, dialect.resolve_target("native", 1)), key=lambda task: task.workload.flop)
+    tasks = dialect.extract(
+        bare_network(directory, "GlobalAveragePool", (2, 32, 12, 14)), dialect.resolve_target("native", 1)
+    )
+    return next(task for task in tasks if place_sums.NAME in variants(task).found)
 
 
 def test_winners_of_a_like_task_are_the_first_look(
     dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = depthwise_task(dialect, tmp_path)
+    task = mean_task(dialect, tmp_path)
     names = set(variants(task).found)
     assert len(names) > 1, "a task with one variant proves nothing"
     bodies = [c.body for c in dialect.open(task, (), None, 0).propose(24)]
@@ -126,7 +129,7 @@ def test_winners_of_a_like_task_are_the_first_look(
 def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
     dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = depthwise_task(dialect, tmp_path)
+    task = mean_task(dialect, tmp_path)
     bodies = {read_body(c.body)[0]: c.body for c in dialect.open(task, (), None, 0).propose(24)}
     won = winners_of(task, [(body, 2e-3 if name == GENERIC else 1e-3) for name, body in bodies.items()])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))

@@ -1,4 +1,4 @@
-"""Design spaces of our own: depthwise convolutions and sums over places compute what the generic space computes."""
+"""A design space of our own: sums over places compute what the generic space computes."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
-from tunery.dialects.metaschedule.variants import depthwise, place_sums
+from tunery.dialects.metaschedule.variants import place_sums
 from tunery.dialects.metaschedule.variants.program import space_of, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.dialects.metaschedule.variants.vectors import lengths
@@ -28,38 +28,17 @@ def bare_network(directory: Path, operator: str, shape: tuple[int, int, int, int
     rng = np.random.default_rng(7)
     channels = shape[1]
     arrays = {"w": rng.standard_normal((channels, channels, 1, 1)) / channels**0.5}
-    inner = ["t"]
-    if operator == "Conv":
-        arrays["d"] = rng.standard_normal((channels, 1, 3, 3)) / 3
-        inner.append("d")
-        attributes |= {"group": channels}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["t"]),
-        helper.make_node(operator, inner, ["u"], **attributes),
+        helper.make_node(operator, ["t"], ["u"], **attributes),
         helper.make_node("Conv", ["u", "w"], ["y"]),
     ]
     return write_network(directory, "bare", nodes, {"x": shape}, arrays)
 
 
 def network_of(case: str, directory: Path) -> Network:
-    convolutions = {
-        "padded": {"channels": (32, 32), "groups": 32, "size": 14},
-        "strided": {"channels": (24, 24), "groups": 24, "stride": 2, "size": 15, "activation": "swish"},
-        "five": {"channels": (40, 40), "groups": 40, "kernel": 5, "padding": 2, "batch": 2},
-        "uneven": {"channels": (58, 58), "groups": 58, "size": 9},
-        "odd": {"channels": (3, 3), "groups": 3, "size": 9, "padding": 0},
-    }
-    if case in convolutions:
-        return convolution_network(directory, **convolutions[case])  # type: ignore[arg-type]
-    operator = {"bare": "Conv", "mean": "GlobalAveragePool", "maximum": "GlobalMaxPool"}[case]
+    operator = {"mean": "GlobalAveragePool", "maximum": "GlobalMaxPool"}[case]
     return bare_network(directory, operator, (2, 20, 12, 14))
-
-
-CASES = {
-    **dict.fromkeys(("padded", "strided", "five", "uneven", "odd", "bare"), depthwise.NAME),
-    **dict.fromkeys(("mean", "maximum"), place_sums.NAME),
-}
-LIKE_OTHERS = ("five", "bare")
 
 
 def task_of(dialect: Dialect, network: Network, target: Target, name: str) -> Task:
@@ -67,13 +46,11 @@ def task_of(dialect: Dialect, network: Network, target: Target, name: str) -> Ta
     return found
 
 
-@pytest.mark.parametrize(
-    ("case", "name"),
-    [pytest.param(*one, marks=[pytest.mark.slow] if one[0] in LIKE_OTHERS else []) for one in CASES.items()],
-)
+@pytest.mark.parametrize("case", ["mean", "maximum"])
 def test_what_its_designs_compute_is_what_the_network_computes(
-    case: str, name: str, dialect: Dialect, target: Target, tmp_path: Path
+    case: str, dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
+    name = place_sums.NAME
     network = network_of(case, tmp_path)
     task = task_of(dialect, network, target, name)
     search = SurrogateProposer(task, space_of(task, name), [], None, 0)
@@ -103,10 +80,10 @@ def test_what_its_designs_compute_is_what_the_network_computes(
 def test_a_search_splits_its_proposals_between_these_and_the_generic_designs(
     dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
-    task = task_of(dialect, network_of("padded", tmp_path), target, depthwise.NAME)
+    task = task_of(dialect, network_of("mean", tmp_path), target, place_sums.NAME)
     proposed = dialect.open(task, [], None, 0).propose(16)
     names = [read_body(one.body)[0] for one in proposed]
-    assert names.count(GENERIC) == names.count(depthwise.NAME) == 8
+    assert names.count(GENERIC) == names.count(place_sums.NAME) == 8
 
 
 def test_an_ordinary_convolution_has_none_of_them_and_leaves_none_out(
@@ -114,7 +91,7 @@ def test_an_ordinary_convolution_has_none_of_them_and_leaves_none_out(
 ) -> None:
     ordinary = max(dialect.extract(convolution_network(tmp_path), target), key=lambda task: task.workload.flop)
     found = variants(ordinary)
-    assert not {depthwise.NAME, place_sums.NAME} & {*found.found, *found.left_out}
+    assert place_sums.NAME not in {*found.found, *found.left_out}
 
 
 @pytest.mark.parametrize(

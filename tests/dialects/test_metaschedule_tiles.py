@@ -159,6 +159,27 @@ CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[Node]]] = {
     "dilated": ({"x": (1, 16, 13, 13), "w": (32, 16, 3, 3)}, [("Conv", ["x", "w"], {"dilations": [2, 2]})]),
     "grouped": ({"x": (1, 24, 8, 8), "w": (40, 6, 3, 3)}, [("Conv", ["x", "w"], {"group": 4, "pads": [1] * 4})]),
     "one axis": ({"x": (1, 12, 50), "w": (20, 12, 5)}, [("Conv", ["x", "w"], {"pads": [2, 2]})]),
+    "each channel": (
+        {"x": (2, 20, 9, 11), "w": (20, 1, 3, 3), "b": (20,)},
+        [("Conv", ["x", "w", "b"], {"group": 20, "pads": [1] * 4}), ("Clip", ["", "low", "high"], {})],
+    ),
+    "each channel, strided": (
+        {"x": (1, 24, 15, 39), "w": (24, 1, 5, 5), "x2": (1, 24, 8, 20)},
+        [("Conv", ["x", "w"], {"group": 24, "strides": [2, 2], "pads": [2] * 4}), ("Add", ["", "x2"], {})],
+    ),
+    "each channel, wide": (
+        {"x": (1, 5, 12, 37), "w": (5, 1, 9, 17)},
+        [("Conv", ["x", "w"], {"group": 5, "pads": [4, 8, 4, 8]})],
+    ),
+    "each channel, dilated": (
+        {"x": (1, 40, 11, 13), "w": (40, 1, 3, 3)},
+        [("Conv", ["x", "w"], {"group": 40, "dilations": [2, 3], "pads": [2, 3, 2, 3]}), ("Abs", [""], {})],
+    ),
+    "each channel, one axis": (
+        {"x": (1, 18, 50), "w": (18, 1, 5)},
+        [("Conv", ["x", "w"], {"group": 18, "pads": [4, 0]})],
+    ),
+    "each channel, no padding": ({"x": (1, 34, 7, 7), "w": (34, 1, 3, 2)}, [("Conv", ["x", "w"], {"group": 34})]),
 }
 _LEFT_TO_OTHERS = {"one column"}
 
@@ -228,6 +249,36 @@ def test_products_are_right(number: int, processor: str, dialect: Dialect, netwo
         ours(dialect, network, target, tmp_path / "net", given, number), theirs(network, given), strict=True
     ):
         np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("processor", ["native", "x86-64-v3"])
+def test_depthwise_designs_touch_nothing_beyond_their_arrays(processor: str, dialect: Dialect, tmp_path: Path) -> None:
+    cases = [name for name in CASES if name.startswith("each channel")]
+    tasks = dialect.extract(network_of(cases, tmp_path), dialect.resolve_target(processor, 2))
+    depthwise = [task for task in tasks if TILES in variants(task).found]
+    assert len(depthwise) == len(cases)
+    programs = {
+        f"p{n}_{m}": (task, variants(task).found[TILES].written(numbers)["main"])
+        for n, task in enumerate(depthwise)
+        for m, numbers in enumerate([*variants(task).found[TILES].tiles, (1, 1, 3, 1), (3, 1, 1, 1)])
+    }
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        functions = {name: one.with_attr("global_symbol", name) for name, (_, one) in programs.items()}
+        library = tvm.tirx.build(tvm.IRModule(functions), target=tvm_target(depthwise[0].target))
+    for name, (task, _) in programs.items():
+        rng = np.random.default_rng(1)
+        shapes = [spec.shape for spec in task.workload.arguments]
+        given = [rng.integers(-9, 9, shape).astype(np.float32) for shape in shapes]
+        outcomes = []
+        for begins in (False, True):
+            arrays = [guarded(array, begins=begins) for array in given]
+            call(library[name], arrays)
+            outcomes.append(arrays[-1].copy())
+        np.testing.assert_array_equal(*outcomes, err_msg=name)
+        for at in (0, 1, -1):  # data, weights and result
+            arrays = [guarded(a.reshape(-1)[:-1] if n == at % len(given) else a) for n, a in enumerate(given)]
+            assert dies(lambda name=name, arrays=arrays: call(library[name], arrays)), (name, at)
 
 
 def test_a_wrong_tile_is_noticed(

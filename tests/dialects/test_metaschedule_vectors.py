@@ -47,7 +47,6 @@ def test_who_says_how_long_vectors_are_is_believed(dialect: Dialect) -> None:
     [
         ("winograd4", {"channels": (32, 32)}),
         ("tiles", {"channels": (34, 34), "kernel": 1, "padding": 0}),
-        ("depthwise", {"channels": (32, 32), "groups": 32}),
         ("place-sums", {}),
         ("rows", {}),
         ("concatenation", {}),

@@ -12,7 +12,7 @@ from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.lowering import argument_specs
 from tunery.dialects.metaschedule.loading.kernel import PREPACK
 from tunery.dialects.metaschedule.loading.preparing import OPERATORS, Index
-from tunery.dialects.metaschedule.tiles.program import PACKED
+from tunery.dialects.metaschedule.tiles.nests import PACKED
 from tunery.domain import Task
 
 

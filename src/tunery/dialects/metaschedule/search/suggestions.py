@@ -16,14 +16,14 @@ from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer, TileProposer
 from tunery.dialects.metaschedule.search.winners import Winners, place_of, shipped
-from tunery.dialects.metaschedule.variants import depthwise, dots, place_sums, rows
+from tunery.dialects.metaschedule.variants import dots, place_sums, rows
 from tunery.dialects.metaschedule.variants.program import space_of, tvm_target, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.dialects.metaschedule.variants.winograd import program as winograd
 from tunery.domain import Candidate, Task
 
-_VARIANTS = (GENERIC, winograd.NAME, depthwise.NAME, place_sums.NAME)
+_VARIANTS = (GENERIC, winograd.NAME, place_sums.NAME)
 # Rows were ahead in 59 of 60 tasks (docs/decisions/003); the least of 262,144 numbers takes 10 µs by place-sums, 141
 # as it came: they lead with nearly any tile, where winners do not know better.
 _TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME, place_sums.NAME), 0.1

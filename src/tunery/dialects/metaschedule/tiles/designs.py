@@ -16,7 +16,7 @@ from tunery.dialects.metaschedule.variants.vectors import lanes_of
 
 _MOST_ROWS, _MOST_VECTORS = 16, 8
 _BLOCK_BYTES = 192 << 10  # of data that a block of rows reads
-_SHARES = 4  # blocks for each thread, at the least, where there is work for more than one
+SHARES = 4  # blocks for each thread, at the least, where there is work for more than one
 _LATENCY = 4  # cycles of a multiply-add: no step of a sum takes less
 _CALL_CYCLES = 20
 _LOAD_BYTES = 32  # that a cycle loads
@@ -40,6 +40,11 @@ def registers_of(target: Any) -> int:
     """Return how many vector registers a target has."""
     wide = any(tvm.target.codegen.target_has_features(name, target) for name in ("avx512f", "neon", "v"))
     return 32 if wide else 16
+
+
+def fits_tile(design: TileDesign, registers: int) -> bool:
+    """Return whether a tile's sums, a row of the columns' values and one of the data are in registers."""
+    return fits(design.rows, design.vectors, registers)
 
 
 def row_tiles(count: int, rows: int) -> tuple[int, int, int]:
@@ -113,7 +118,7 @@ def _blocked(  # noqa: PLR0917 - a tile and where it is computed
     row_share = -(-tiles // blocks)
     column_share = columns
     if threads > 1:
-        wanted = -(-_SHARES * threads // (product.turns * blocks))
+        wanted = -(-SHARES * threads // (product.turns * blocks))
         if tiles >= columns:
             more = min(tiles, blocks * wanted)
             row_share = -(-tiles // more)

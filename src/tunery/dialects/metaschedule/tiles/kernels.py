@@ -71,10 +71,10 @@ class Text:
         """Return the address `offset` floats behind a pointer."""
         return pointer if offset in {0, "0"} else self.value(f"getelementptr float, ptr {pointer}, i64 {offset}")
 
-    def load(self, pointer: str, vector: int, *, whole: bool = False) -> str:
+    def load(self, pointer: str, vector: int, *, whole: bool = False, kind: str = "load") -> str:
         """Load one of the tile's vectors; lanes beyond the last column are 0 unless it is `whole`."""
         if whole or vector < self.tile.vectors - 1 or self.tile.last == self.tile.lanes:
-            return self.value(f"load {self.wide}, ptr {pointer}, align 4")
+            return self.value(f"{kind} {self.wide}, ptr {pointer}, align 4")
         name = f"@llvm.masked.load.v{self.tile.lanes}f32.p0"
         return self.value(f"call {self.wide} {name}(ptr {pointer}, i32 4, {self._mask()}, {self.wide} zeroinitializer)")
 
@@ -137,10 +137,15 @@ def function_of(tile: Tile, extra: int = 0, finish: Finish | None = None) -> tup
     sums = _over_taps(text, data, sums) if tile.taps else _over_steps(text, data, "0", "%b", sums, "entry")[0]
     for (i, j), total in sums.items():
         text.store(finish(text, total, i, j) if finish else total, results[i, j], j)
+    return defined(text, "first", extra)
+
+
+def defined(text: Text, number: str, extra: int) -> tuple[str, str]:
+    """Return name and text of a function of data, columns' values, result, a number and `extra` arrays."""
     text.do("ret i32 0")
     lines = "\n".join(text.lines)
     arrays = "".join(f", ptr noalias %e{i}" for i in range(extra))
-    head = f"(ptr noalias %a, ptr noalias %b, ptr noalias %c, i32 %first{arrays}) nounwind {{"
+    head = f"(ptr noalias %a, ptr noalias %b, ptr noalias %c, i32 %{number}{arrays}) nounwind {{"
     name = f"tunery_tile_{hashlib.sha256((head + lines).encode()).hexdigest()[:16]}"
     return name, f"define linkonce_odr hidden i32 @{name}{head}\n{lines}\n}}"
 

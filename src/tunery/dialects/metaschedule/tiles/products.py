@@ -77,25 +77,30 @@ class Parts:
     """The buffer that `value` reads the sum from."""
 
 
-def product_of(module: Any) -> Product:
-    """Return the product that a module computes."""
+def around_sum(module: Any) -> tuple[Any, Any, list[Any], list[Any]]:
+    """Return a schedule, the block of its one reduction, and what is before and after it, each in one block at most."""
     schedule = tvm.s_tir.Schedule(module)
     places = reductions(schedule)
     if len(places) != 1:
         raise OtherKindError("there is not exactly one reduction")
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-    block = schedule.get(blocks[places[0]])
-    data, weights = _factors(block)
     before, after = blocks[: places[0]], blocks[places[0] + 1 :]
     for each in (*before[:-1], *after[:-1]):
         schedule.compute_inline(each)
+    return schedule, schedule.get(blocks[places[0]]), before[-1:], after[-1:]
+
+
+def product_of(module: Any) -> Product:
+    """Return the product that a module computes."""
+    schedule, block, before, after = around_sum(module)
+    data, weights = _factors(block)
     if before:
-        _schedule_padding(schedule, before[-1])
+        _schedule_padding(schedule, before[0])
     function = schedule.mod["main"]
     nests = function.body.block.body
     nests = list(nests.seq) if isinstance(nests, tvm.tirx.SeqStmt) else [nests]
-    last = schedule.get(blocks[-1])
-    parts = _parts(function, block, last, nests[: len(nests) - 1 - bool(after)], data.source, weights.source)
+    last = schedule.get(after[0]) if after else block
+    parts = parts_of(function, block, last, nests[: len(nests) - 1 - bool(after)], data.source, weights.source)
     return _loops(parts, block, data, weights)
 
 
@@ -130,7 +135,7 @@ def _schedule_padding(schedule: Any, block: Any) -> None:
         schedule.vectorize(channel)
 
 
-def _parts(  # noqa: PLR0917 - what a program consists of
+def parts_of(  # noqa: PLR0917 - what a program consists of
     function: Any, block: Any, last: Any, before: Sequence[Any], data: Any, weights: Any
 ) -> Parts:
     parameters = list(function.params)
@@ -178,7 +183,7 @@ def _loops(parts: Parts, block: Any, data: Any, weights: Any) -> Product:
     variables = [var for var, _ in (*axes, *kernel)]
     extents = dict((*axes, *kernel)) | {var: end for var, (_, end) in ranges.items()}
     flat = [
-        _coefficients(source, indices, variables, split, extents)
+        coefficients(source, indices, variables, split, extents)
         for source, indices in (
             (parts.data, data.indices), (parts.weights, weights.indices), (parts.sums, block.body.indices)
         )
@@ -236,7 +241,7 @@ def _group_size(load: Any, column: Any) -> int:
     return sizes.pop()
 
 
-def _coefficients(
+def coefficients(
     buffer: Any, indices: Sequence[Any], variables: Sequence[Any], split: Mapping[Any, Any], extents: Mapping[Any, int],
     *, start: int | None = None,
 ) -> dict[Any, int]:  # fmt: skip

@@ -17,13 +17,18 @@ from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
-from tunery.dialects.metaschedule.tiles.designs import TileDesign, designs_of, registers_of, vector_of
-from tunery.dialects.metaschedule.tiles.kernels import fits
+from tunery.dialects.metaschedule.tiles.depthwise import (
+    depthwise_of,
+    fits_strip,
+    lanes_for,
+    strip_designs,
+    strip_program,
+)
+from tunery.dialects.metaschedule.tiles.designs import TileDesign, designs_of, fits_tile, registers_of, vector_of
 from tunery.dialects.metaschedule.tiles.products import product_of
 from tunery.dialects.metaschedule.tiles.program import packed_shape, program_of
 from tunery.dialects.metaschedule.variants import (
     concatenations,
-    depthwise,
     dots,
     nibbles,
     place_sums,
@@ -140,17 +145,27 @@ def _transposes(module: Any, target: Any) -> Variant:  # noqa: ARG001 - as the o
 
 
 def _tiles(module: Any, target: Any) -> Variant | None:
-    product = product_of(module)
-    lanes = vector_of(product, target)
-    shape = packed_shape(product, lanes)
-    transforms = {product.parts.weight: f"{TILES}{shape[0]}x{product.groups}x{lanes}"} if product.constant else {}
-    designs = designs_of(product, target, int(target.attrs["num-cores"]))
+    threads, transforms = int(target.attrs["num-cores"]), dict[int, str]()
+    fits_in: Callable[[TileDesign, int], bool] = fits_tile
+    try:
+        product = product_of(module)
+    except OtherKindError:
+        convolution = depthwise_of(module)
+        designs = strip_designs(convolution, target, threads)
+        fits_in, program = partial(fits_strip, convolution), partial(strip_program, convolution)
+        lanes = lanes_for(convolution, target)
+    else:
+        lanes = vector_of(product, target)
+        shape = packed_shape(product, lanes)
+        transforms = {product.parts.weight: f"{TILES}{shape[0]}x{product.groups}x{lanes}"} if product.constant else {}
+        designs = designs_of(product, target, threads)
+        program = partial(program_of, product)
 
     def written(numbers: Sequence[int]) -> Any:
         design = TileDesign(*numbers)
-        if min(numbers) < 1 or not fits(design.rows, design.vectors, registers_of(target)):
+        if min(numbers) < 1 or not fits_in(design, registers_of(target)):
             raise DialectError(f"a tile of {design.rows} x {design.vectors} vectors has no registers on this target")
-        return program_of(product, design, lanes)
+        return program(design, lanes)
 
     return Variant(TILES, module, transforms, tiles=[astuple(design) for design in designs], written=written)
 
@@ -167,7 +182,6 @@ def _as_it_is(schedule: Any) -> list[Any]:
 _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     winograd.NAME: _winograd,
     dots.NAME: _dots,
-    depthwise.NAME: partial(_own_space, depthwise),
     place_sums.NAME: partial(_own_space, place_sums),
     concatenations.NAME: _concatenation,
     rows.NAME: _rows,
