@@ -1,16 +1,13 @@
 """Winograd as another variant of a convolution: found where it applies, right, and compiled into networks."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 from metaschedule_models import convolution_network
-from test_metaschedule_own_spaces import bare_network
 
 from tunery.costmodels.registry import shipped
 from tunery.delivery.files.loading import load_compiled
@@ -254,28 +251,6 @@ def test_what_is_foreseen_without_a_variant_says_why(
     for parts in ({}, {task.workload.key: part}):
         compiled = dialect.compile(network, target, {task.workload.key: found[0]}, tmp_path / "network", parts)
         assert compiled.left_out == {task.workload.key: {"winograd4": "RuntimeError: no genes"}}
-
-
-@pytest.mark.usefixtures("no_winners")
-def test_a_quarter_of_the_looks_goes_to_a_variant_that_seems_slower(
-    dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = bare_network(tmp_path, "GlobalAveragePool", (2, 20, 12, 14))
-    [task] = [task for task in dialect.extract(network, target) if "place-sums" in variants(task).found]
-    looked: Counter[str] = Counter()
-    replay = SurrogateProposer._replay
-
-    def watched(self: SurrogateProposer, genomes: list[Any]) -> list[str]:
-        looked[self._space.variant.name] += len(genomes)
-        return replay(self, genomes)
-
-    def prejudiced(self: SurrogateProposer) -> float:
-        return float(self._space.variant.name == "generic")
-
-    monkeypatch.setattr(SurrogateProposer, "_replay", watched)
-    monkeypatch.setattr(SurrogateProposer, "best_score", prejudiced)
-    dialect.suggest(task, 40, model, 0)
-    assert looked == {"generic": 30, "place-sums": 10}
 
 
 def test_where_another_variant_led_tiles_are_its_rivals(

@@ -155,10 +155,6 @@ class SurrogateProposer(Proposer):
             self._replay(self._bred(n))
             self._refit(again=True)
 
-    def best_score(self) -> float:
-        """Return the highest score so far, 0 if there is none."""
-        return float(np.nanmax(np.append(self._model.scores(list(self._waiting)), 0.0)))
-
     def ranked(self) -> list[Candidate]:
         """Return all that was replayed and not proposed yet, the highest score first."""
         return self._chosen(len(self._waiting), self._by_score())

@@ -23,14 +23,10 @@ from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.dialects.metaschedule.variants.winograd import program as winograd
 from tunery.domain import Candidate, Task
 
-_VARIANTS = (GENERIC, winograd.NAME, place_sums.NAME)
 # Rows were ahead in 59 of 60 tasks (docs/decisions/003); the least of 262,144 numbers takes 10 µs by place-sums, 141
 # as it came: they lead with nearly any tile, where winners do not know better.
 _TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME, place_sums.NAME), 0.1
 _ROWS_PER_THREAD = 4
-_LEAST_FOR_ALTERNATIVES = 12
-# Replays of a variant before the best so far says which one gets the rest.
-_ALTERNATIVE, _ALTERNATIVE_SHARE = 4, 0.25
 _ROUND = 6
 # With fewer flop for a byte of transformed weights a core waits for memory longer than it computes directly; what is no
 # larger than this may still lie in a cache from the run before.
@@ -75,36 +71,15 @@ def suggest(
                 fallbacks = _spare(task, searches[GENERIC], winners, count if several_fallbacks else 1)
         candidates = tuple(with_left_out(candidate, left_out) for candidate in found)
         return Suggestions(candidates, fallbacks=tuple(fallbacks), source_ids=origins)
-    if tiles:
-        return Suggestions(tuple(with_left_out(candidate, left_out) for candidate in tiles))
-    searches = without(searches, left_out)
-    names = _VARIANTS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
-    known = variants(task).found
-    more, lost = opened([name for name in names if name in known and name not in searches | left_out])
-    return Suggestions(_searched(n, searches | more, left_out | lost))
+    rest = tiles or _explored(searches[GENERIC], n)
+    return Suggestions(tuple(with_left_out(candidate, left_out) for candidate in rest))
 
 
-def _searched(n: int, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]) -> tuple[Candidate, ...]:
-    """Return what up to `n` replays found in searches of several variants; `left_out` is told which fail."""
-    left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
-    scores = dict[str, float]()
-    for name, search in searches.items():
-        with leaving(name, left_out):
-            first = min(_ROUND, n) if name == GENERIC else fair
-            for count in rounds_of(first):
-                search.explore(count)
-            left -= first
-            scores[name] = search.best_score()
-    best = max(scores, key=lambda name: scores[name])
-    with leaving(best, left_out):
-        for count in rounds_of(left):
-            searches[best].explore(count)
-    ranked = list[Candidate]()
-    for name, search in without(searches, left_out).items():
-        with leaving(name, left_out):
-            ranked += search.ranked()
-    found = [with_left_out(candidate, left_out) for candidate in ranked]
-    return tuple(sorted(found, key=lambda candidate: -(candidate.score or 0.0)))
+def _explored(search: SurrogateProposer, n: int) -> list[Candidate]:
+    """Return what `n` replays found; the draft learns from some of them before the next."""
+    for done in range(0, n, _ROUND):
+        search.explore(min(_ROUND, n - done))
+    return search.ranked()
 
 
 @contextmanager
@@ -132,7 +107,7 @@ def leader(task: Task, generic: SurrogateProposer, winners: Winners) -> str:
     home = place_of(task.workload.kind, GENERIC, generic.outlines)
     leads = {
         name: _TRUSTED_LEAD if lead is None and trusted(task, name) else lead or 0.0
-        for name in (*_VARIANTS, *_TRUSTED)
+        for name in (winograd.NAME, *_TRUSTED)
         for lead in (winners.lead(home, name, GENERIC),)
         if name != GENERIC and name in variants(task).found and not starved(task, name)
     }
@@ -221,12 +196,3 @@ def searches_of(
                 raise
             left_out[name] = reason_of(error)
     return found, left_out
-
-
-def rounds_of(count: int) -> list[int]:
-    """Return numbers of replays that sum to `count`: the draft learns from each round before the next.
-
-    >>> rounds_of(8), rounds_of(-1)
-    ([6, 2], [])
-    """
-    return [min(_ROUND, count - done) for done in range(0, count, _ROUND)]
