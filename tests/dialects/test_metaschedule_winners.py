@@ -182,7 +182,7 @@ def test_a_variant_that_led_elsewhere_is_chosen(
     behind, ahead = replace(generic, behind=2.0), Winner(home, "ahead", at(1), 1.0, ())
     task = replace(tasks[0])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners([behind, ahead]))
-    monkeypatch.setattr(foresight, "_VARIANTS", (GENERIC, "ahead"))
+    monkeypatch.setattr(foresight, "_TRUSTED", ("ahead",))
     search = SurrogateProposer(task, space_of(task), (), None, 0)
     assert foresight.leader(task, search, Winners([behind, ahead])) == GENERIC, "it does not apply to this task"
     found = dialect.suggest(task, 8, model, 0).candidates
