@@ -13,13 +13,16 @@ from tunery.domain import Budget, JobState, JobStatus, Network, Prospect, Target
 from tunery.domain.request import (
     BUSY,
     GOES_ON,
+    BenchReport,
     CompileReport,
+    Latency,
     Request,
     ShapeResult,
     Speed,
     TuneReport,
     Verdict,
 )
+from tunery.reports.comparison import bench_text
 from tunery.reports.data import compile_data, plain, task_data, total
 from tunery.reports.format import as_text, duration, file_name, milliseconds, printable, ratio
 from tunery.reports.spending import counted
@@ -137,6 +140,17 @@ def test_a_file_wholly_in_onnx_runtime_is_said_to_have_no_kernel_and_no_more_tri
     assert "300 to 400 ms instead of 500 ms" in texts[0]
     assert ["larger --budget" in text for text in texts] == [True, True, False]
     assert "Gemm g" in texts[2]
+
+
+def test_onnx_runtime_is_not_compared_with_itself() -> None:
+    def said(verdict: Verdict) -> str:
+        times = {"tunery": 0.005, "onnxruntime": 0.004, "untuned": 0.05}
+        spreads = {name: Latency(median, median, median, 9) for name, median in times.items()}
+        return bench_text(BenchReport("n", 2, spreads, 0.0, verdict=verdict))
+
+    alone, itself = said(Verdict(1.0, native=Speed(0.8, 0.79, 0.81, 7))), said(Verdict(1.0))
+    assert all(words in alone for words in ("tunery's kernels", "1.25x slower", "10.00x faster"))
+    assert not any(words in itself for words in ("slower", "faster"))
 
 
 def test_a_file_for_another_shape_or_target_is_proposed_another_name() -> None:

@@ -22,10 +22,10 @@ from tunery._errors import (
     TuneryError,
     UsageError,
 )
-from tunery.delivery.comparing.compare import Contestants, Expected
+from tunery.delivery.comparing.compare import Contestants, Expected, Pair
 from tunery.delivery.linking import LinkedNetwork
 from tunery.delivery.placing import judging
-from tunery.delivery.placing.judging import Judged, Turn, is_right, is_slower, judge, time_in_turns
+from tunery.delivery.placing.judging import Judged, is_right, is_slower, judge, judge_again, time_in_turns
 from tunery.domain import Network
 from tunery.domain.request import CompileReport
 
@@ -46,7 +46,7 @@ class Scripted:
         return [self._taken[label] * self._noise(self._rng)]
 
 
-def turns_of(ours: float, noise: str, seed: int) -> list[Turn]:
+def turns_of(ours: float, noise: str, seed: int) -> list[Pair]:
     return asyncio.run(time_in_turns(cast("Contestants", Scripted(ours, NOISE[noise], seed))))
 
 
@@ -188,7 +188,7 @@ def test_others_on_the_machine_at_times_do_not_decide_who_is_slower(
 @pytest.mark.parametrize("ours", [0.7, 1.05, 1.5])
 def test_on_a_busy_machine_nothing_is_judged_and_kernels_are_kept(ours: float, monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged(Machine(ours, repeat(True)), monkeypatch)
-    assert (found.busy, found.speed, found.ours_s, found.slower, found.wrong) == (True, None, None, "", "")
+    assert (found.busy, found.speed, found.ours_s, found.slower, found.wrong) == (True, None, None, False, "")
 
 
 def test_once_others_have_left_both_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +207,39 @@ def test_long_calls_get_more_turns_for_a_disturbed_one_but_not_without_end(
     machine = Machine(ours, chain([False, True, False, not clean], repeat(not clean)))
     found = judged(machine, monkeypatch, weights="w")
     assert (machine.turns, found.busy, bool(found.slower)) == (4 if clean else 6, not clean, clean and ours > 1)
+
+
+class Moments(Machine):
+    """A machine on which our kernels take another time at each judgement."""
+
+    def __init__(self, *ours: float) -> None:
+        super().__init__(ours[0], repeat(False))
+        self._left = iter(ours)
+
+    def start(self, *_: object) -> "Machine":
+        self._ours = next(self._left)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("ours", "slower"), [((1.5, 1.4), True), ((1.5, 0.8, 0.9), False), ((1.5, 0.8, 1.4), True)], ids=str
+)
+def test_all_of_a_network_is_handed_over_only_if_two_moments_agree(
+    ours: tuple[float, ...], slower: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Moments(*ours)
+    made = compiled(machine, monkeypatch)
+    first = asyncio.run(judge(cast("Any", machine), made, Expected()))
+    found = asyncio.run(judge_again(cast("Any", machine), made, Expected(), first))
+    assert (found.slower, bool(found.reason), found.busy) == (slower, slower, False)
+    assert found.speed is not None
+    assert (found.speed.ratio < 1) == slower
+
+
+def test_a_busy_second_moment_leaves_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(1.5, chain(repeat(False, 3), repeat(True)))
+    made = compiled(machine, monkeypatch)
+    first = asyncio.run(judge(cast("Any", machine), made, Expected()))
+    assert first.slower
+    found = asyncio.run(judge_again(cast("Any", machine), made, Expected(), first))
+    assert (found.busy, found.speed, found.slower, found.reason) == (True, None, False, "")

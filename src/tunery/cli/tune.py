@@ -118,7 +118,9 @@ def run(
             compiled = replace(compiled, path=str(output), texts=texts)
         if rivals and exit_code is None and not failed:
             alone = compiled.request_of(request) if compiled else request
-            compared = compared_with(session, alone, rivals, bench_s, output, verbose=verbose)
+            # A file that ONNX Runtime runs would be compared with itself: then it is what the kernels take without it.
+            ours = None if compiled and compiled.no_kernels else output
+            compared = compared_with(session, alone, rivals, bench_s, ours, verbose=verbose)
             compiled, compared = _agreed(compiled, compared)
             told = bench_data(compared)
             session.note(job.job_id, COMPARED, {name: told[name] for name in ("latency_s", "headline", "verdict")})
@@ -136,7 +138,9 @@ def _agreed(compiled: "CompileReport | None", compared: "BenchReport") -> "tuple
     if compiled is None or compared.verdict is None:
         return compiled, compared
     judged = compiled.verdict
-    if judged is None or (judged.not_judged and not compared.verdict.not_judged):
+    if compiled.no_kernels:
+        judged = replace(compared.verdict, onnxruntime_share=1.0)
+    elif judged is None or (judged.not_judged and not compared.verdict.not_judged):
         judged = replace(compared.verdict, onnxruntime_share=judged.onnxruntime_share if judged else 0.0)
     return replace(compiled, verdict=judged), replace(compared, verdict=judged)
 

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -13,6 +14,7 @@ from tunery.delivery.comparing.compare import Contestants, Expected
 from tunery.delivery.compile import check_place, compile_checked, inputs_of
 from tunery.domain import Network
 from tunery.domain.request import CompileOptions, CompileReport, DialectResult
+from tunery.domain.turns import Turn, in_turns
 from tunery.engines import Role
 from tunery.tuning.work import Work
 
@@ -98,15 +100,16 @@ async def time_files(made: Mapping[str, Made]) -> tuple[dict[str, float], dict[s
             if theirs is None:
                 theirs = Expected([], started.workers[_THEIRS])
                 sides[_THEIRS] = started, _THEIRS
-        samples: dict[str, list[float]] = {name: [] for name in sides}
+        turns: list[Turn[str, list[float]]] = []
+
+        def left() -> list[str]:
+            return [name for name in sides if name not in failed]
+
         async with first.stage("check", Role.MEASURER):
-            for turn in range(_ROUNDS):
-                names = [name for name in sides if name not in failed]
-                shift = turn % max(1, len(names))
-                for name in names[shift:] + names[:shift]:
-                    side, label = sides[name]
-                    try:
-                        samples[name] += await side.ask(label, "samples", _TURN_S, 1)
-                    except TuneryError as error:
-                        failed[name] = error
-    return {name: median(samples[name]) for name in sides if name not in failed}, failed
+            for turn, name in in_turns(turns, left, lambda done: len(done) == _ROUNDS):
+                side, label = sides[name]
+                try:
+                    turn.taken[name] = await side.ask(label, "samples", _TURN_S, 1)
+                except TuneryError as error:
+                    failed[name] = error
+    return {name: median(chain(*(turn.taken[name] for turn in turns))) for name in left()}, failed

@@ -24,11 +24,11 @@ from tunery._errors import (
     told_by_onnxruntime,
 )
 from tunery._extras import pip_install
-from tunery.delivery.comparing.speed import FEWEST_TURNS, speed_of
 from tunery.devices import device_class
 from tunery.dialects import Array
 from tunery.domain import HERE, SEGMENT, Network
-from tunery.domain.request import BUSY, CONTESTANTS, BenchReport, Latency, Progress, TaskShare, Verdict
+from tunery.domain.request import BUSY, CONTESTANTS, BenchReport, Latency, Progress, Speed, TaskShare, Verdict
+from tunery.domain.turns import Turn, in_turns, mean_interval
 from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype, set_label
 from tunery.measuring.verification import is_float
@@ -39,9 +39,12 @@ from tunery.tuning.work import Work
 
 TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
 """Rivals that need torch, and their services."""
+SIDES = ("tunery", "onnxruntime")
 RIVALS = ("onnxruntime", "untuned", *TORCH)
 _SPARED = ("untuned", *TORCH)  # what may fail and costs the others nothing
 _ROUNDS = 7
+FEWEST_TURNS = 3
+"""Quiet ones, for a verdict."""
 _BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
 _TORCH_COMPILES_S = 45.0
 _DEADLINE_S = 900.0
@@ -54,6 +57,8 @@ _MOST_SETS = 32
 _ROUNDINGS, _MOST_ROUNDING = 3.0, 0.1
 """How many times what ONNX Runtime's roundings change a quantised network's ours may, and at most of its range."""
 
+Pair = tuple[float, float]
+"""What a compiled network and ONNX Runtime take in one turn, in seconds: medians of a few runs."""
 Output = tuple[str, tuple[int, ...], bytes]
 """An output's dtype, shape and bytes; without bytes where it cannot be compared, as it is random."""
 
@@ -139,27 +144,44 @@ async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str
     await _add_torch(contestants, work, against, theirs.outputs)
     if "onnxruntime" not in against:
         contestants.end("onnxruntime")
-    samples, quiet = await _in_turns(contestants, seconds, tell, watch_of(work))
+    turns = await _in_turns(contestants, seconds, tell, watch_of(work))
     kernels = await contestants.profile("tunery")
-    latency_s = {label: spread(list(chain(*samples[label]))) for label in contestants.workers}
+    latency_s = {label: spread(list(chain(*(turn.taken[label] for turn in turns)))) for label in contestants.workers}
     return BenchReport(
         network.name, work.runtime.threads, latency_s, error, kernels_s=sum(kernels.values()) if kernels else None,
         wrong=wrong, absent=contestants.absent, kernels=kernels, batch_of_one=network.batch_of_one,
-        verdict=_verdict(samples, quiet, kernels, work.runtime.threads),
+        verdict=_verdict(turns, kernels, work.runtime.threads),
     )  # fmt: skip
 
 
-def _verdict(
-    samples: Mapping[str, Sequence[Sequence[float]]], quiet: Sequence[int], kernels: Mapping[str, float], threads: int
-) -> Verdict | None:
+def _verdict(turns: Sequence[Turn[str, list[float]]], kernels: Mapping[str, float], threads: int) -> Verdict | None:
     """Return how the network compares with ONNX Runtime by the quiet turns, as a compilation tells it."""
-    if "onnxruntime" not in samples:
+    if "onnxruntime" not in turns[0].taken:
         return None
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if there_s else 0.0
-    ours, theirs = samples["tunery"], samples["onnxruntime"]
-    turns = [(statistics.median(ours[turn]), statistics.median(theirs[turn])) for turn in quiet]
-    return Verdict(share, speed_of(turns, threads)) if len(turns) >= FEWEST_TURNS else Verdict(share, not_judged=BUSY)
+    if share == 1.0:  # both are ONNX Runtime
+        return Verdict(share)
+    pairs = quiet_pairs(turns)
+    return Verdict(share, speed_of(pairs, threads)) if len(pairs) >= FEWEST_TURNS else Verdict(share, not_judged=BUSY)
+
+
+def quiet_pairs(turns: Sequence[Turn[str, list[float]]]) -> list[Pair]:
+    """Return what both sides took in the turns that nobody disturbed."""
+    ours, theirs = ([statistics.median(turn.taken[side]) for turn in turns if turn.quiet] for side in SIDES)
+    return list(zip(ours, theirs, strict=True))
+
+
+def speed_of(pairs: Sequence[Pair], threads: int) -> Speed:
+    """Return how fast a network is beside ONNX Runtime, with an interval that holds the median."""
+    ratios = ratios_of(pairs)
+    low, high = mean_interval(ratios) if len(ratios) >= FEWEST_TURNS else (min(ratios), max(ratios))
+    ratio = statistics.median(ratios)
+    return Speed(1 / ratio, 1 / max(high, ratio), 1 / min(low, ratio), len(pairs), threads)
+
+
+def ratios_of(pairs: Sequence[Pair]) -> list[float]:
+    return [ours_s / theirs_s for ours_s, theirs_s in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,24 +259,20 @@ class Contestants:
 
 async def _in_turns(
     contestants: Contestants, seconds: float, tell: Callable[[str, float], None], watch: ForeignWatch | None
-) -> tuple[dict[str, list[list[float]]], list[int]]:
-    """Return the samples of each contestant by turn, which each begins with another one, and which turns were quiet."""
-    samples: dict[str, list[list[float]]] = {label: [] for label in contestants.workers}
-    quiet: list[int] = []
-    began, done = time.monotonic(), 0
-    for turn in range(_ROUNDS):
-        names = list(contestants.workers)  # without who has left
-        began_turn = time.monotonic()
-        for label in names[turn % len(names) :] + names[: turn % len(names)]:
-            least = 3 if turn == 0 else 1
-            each_s = (time.monotonic() - began) / done if done else seconds / _ROUNDS
-            left_s = (_ROUNDS * len(names) - done) * each_s
-            tell(f"{CONTESTANTS.get(label, label)}, turn {turn + 1} of {_ROUNDS}", left_s)
-            done += 1
-            samples[label].append(await contestants.ask(label, "samples", seconds / _ROUNDS, least))
-        if watch is None or not watch.disturbed(began_turn, time.monotonic()):
-            quiet.append(turn)
-    return samples, quiet
+) -> list[Turn[str, list[float]]]:
+    turns: list[Turn[str, list[float]]] = []
+    began = time.monotonic()
+    sides = in_turns(turns, lambda: list(contestants.workers), lambda done: len(done) == _ROUNDS, disturbed_by(watch))
+    for done, (turn, label) in enumerate(sides):
+        each_s = (time.monotonic() - began) / done if done else seconds / _ROUNDS
+        left = _ROUNDS * len(contestants.workers) - done
+        tell(f"{CONTESTANTS.get(label, label)}, turn {len(turns) + 1} of {_ROUNDS}", left * each_s)
+        turn.taken[label] = await contestants.ask(label, "samples", seconds / _ROUNDS, 1 if turns else 3)
+    return turns
+
+
+def disturbed_by(watch: ForeignWatch | None) -> Callable[[float, float], bool]:
+    return watch.disturbed if watch is not None else lambda _began_s, _ended_s: False
 
 
 async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str], expected: Sequence[Output]) -> None:

@@ -4,8 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from tunery._errors import (
@@ -21,18 +20,25 @@ from tunery._errors import (
     lacks_memory,
 )
 from tunery.delivery.comparing.compare import (
+    FEWEST_TURNS,
+    SIDES,
     Contestants,
     Expected,
     ExpectedSet,
     Output,
+    Pair,
     checked_error,
+    disturbed_by,
     has_rivals,
+    quiet_pairs,
+    ratios_of,
+    speed_of,
     watch_of,
 )
-from tunery.delivery.comparing.speed import FEWEST_TURNS, MOST_TURNS, Turn, mean_interval, ratios_of, speed_of
 from tunery.delivery.linking import LinkedNetwork
 from tunery.domain import SEGMENT, median_interval
 from tunery.domain.request import Speed
+from tunery.domain.turns import Turn, in_turns, mean_interval
 from tunery.engines import Role
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.tuning.work import Work
@@ -43,11 +49,12 @@ _MOST_S = 30.0
 """After which no further input set is tried: a network so slow was not tuned, or the machine is busy."""
 _PATIENCE_S = 1.0
 """How long others on the machine are waited for before the first turn."""
-_CLEAR, _CHANCE = 1.1, 1.02
-"""Ratios of times: one that needs no more turns if each shows it, and one that may be chance."""
+_CLEAR, _CHANCE, _NARROW = 1.1, 1.02, 1.15
+"""Ratios of times: one that needs no more turns if each shows it, one that may be chance, and a narrow interval's."""
 _WRAPPED_S = 2.5e-6
 """What a call of a file that ONNX Runtime runs whole takes beside one of ONNX Runtime itself."""
-_OURS, _THEIRS = "tunery", "onnxruntime"
+_OURS, _THEIRS = SIDES
+_MOST_TURNS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +62,41 @@ class Judged:
     """A compiled network beside ONNX Runtime: its largest error, what both take, and why it is not delivered, if so.
 
     `wrong` says that it computes something else or fails, on the input set `number`; `slower` that ONNX Runtime is
-    faster. `share` is that of its kernels' time that ONNX Runtime takes for its segments. `kernels` is what its kernels
-    take by workload, `nodes` what ONNX Runtime takes for its nodes by label: both only if it is slower. On a `busy`
-    machine nothing is timed.
+    faster. `turns` are what both take on so many `threads`. `share` is that of its kernels' time that ONNX Runtime
+    takes for its segments. `kernels` is what its kernels take by workload, `nodes` what ONNX Runtime takes for its
+    nodes by label: both only if it is slower. On a `busy` machine nothing is timed.
     """
 
     error: float | None
-    ours_s: float | None = None
-    theirs_s: float | None = None
-    speed: Speed | None = None
+    turns: Sequence[Pair] = ()
+    threads: int = 0
     wrong: str = ""
     number: int = 0
-    slower: str = ""
+    slower: bool = False
     share: float = 0.0
     kernels: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, float] = field(default_factory=dict)
     busy: bool = False
+
+    @property
+    def speed(self) -> Speed | None:
+        return speed_of(self.turns, self.threads) if self.turns else None
+
+    @property
+    def theirs_s(self) -> float | None:
+        return median(theirs_s for _, theirs_s in self.turns) if self.turns else None
+
+    @property
+    def ours_s(self) -> float | None:
+        """By the ratio that decided: the median of ours is of other moments."""
+        return self.theirs_s * median(ratios_of(self.turns)) if self.theirs_s else None
+
+    @property
+    def reason(self) -> str:
+        """Why ONNX Runtime is to run the network; "" if it is not."""
+        if self.wrong or not self.slower or not self.theirs_s or not self.ours_s:
+            return self.wrong
+        return f"faster there: {1e3 * self.theirs_s:.3g} ms for the network, {1e3 * self.ours_s:.3g} ms as compiled"
 
 
 async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
@@ -100,32 +126,35 @@ async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
                     return Judged(error)
                 patient_s = _PATIENT_S if work.until is None else max(work.until - time.monotonic(), _LEAST_S)
                 turns = await time_in_turns(contestants, watch_of(work), min(patient_s, _PATIENT_S))
-                slow = bool(turns) and is_slower([(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns])
-                kernels = await contestants.profile(_OURS) if slow or network.elsewhere else {}
-                nodes = await contestants.profile(_THEIRS) if slow else {}
+                slower = bool(turns) and is_slower([(ours_s, theirs_s + _WRAPPED_S) for ours_s, theirs_s in turns])
+                kernels = await contestants.profile(_OURS) if slower or network.elsewhere else {}
+                nodes = await contestants.profile(_THEIRS) if slower else {}
             except BlobNotFoundError:  # of the host
                 raise
             except WorkError as wrong:
                 return Judged(None, wrong=f"since {wrong}", number=number)
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
     share = there_s / sum(kernels.values()) if kernels else 0.0
-    if not turns:
-        return Judged(error, share=share, busy=True)
-    theirs_s = median(theirs_s for _, theirs_s in turns)
-    ours_s = theirs_s * median(
-        ratios_of(turns)
-    )  # not the median of ours, of other moments: what is said is what decided
-    slower = f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms as compiled" if slow else ""
     return Judged(
-        error,
-        ours_s,
-        theirs_s,
-        speed_of(turns, work.runtime.threads),
-        slower=slower,
-        share=share,
-        kernels=kernels,
-        nodes=nodes,
+        error, turns, work.runtime.threads, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=not turns
     )
+
+
+async def judge_again(work: Work, made: LinkedNetwork, expected: Expected, first: Judged) -> Judged:
+    """Return the verdict on a network that was slower once, by another moment as well, and a third if these disagree.
+
+    What slows down one moment slows all its turns: they agree, and are wrong together. Unless another was quiet enough,
+    nothing is said.
+    """
+    moments = [first]
+    while len(moments) < 2 or (moments[0].slower != moments[-1].slower and len(moments) < 3):
+        again = await judge(work, made, expected.only(expected.sets[0].number))
+        if not again.turns:
+            return replace(first, turns=(), slower=False, wrong=again.wrong, busy=again.busy)
+        moments.append(again)
+    slower = sum(one.slower for one in moments) > 1
+    turns = [turn for one in moments if one.slower == slower for turn in one.turns]
+    return replace(first, turns=turns, slower=slower)
 
 
 async def _error_of(contestants: Contestants, network: str, expected: ExpectedSet) -> float:
@@ -162,30 +191,28 @@ async def is_right(work: Work, made: LinkedNetwork, expected: Expected) -> bool:
 
 async def time_in_turns(
     contestants: Contestants, watch: ForeignWatch | None = None, patient_s: float = _LONGEST_S
-) -> list[Turn]:
+) -> list[Pair]:
     """Return what both take in short turns, until it is decided which is slower, or time is up.
 
     With a `watch` only turns count in which nobody else used the cores. While there are too few of them, it goes on for
     `patient_s`, and for twice as many turns where that is up early, as for long calls; then there are none.
     """
-    turns: list[Turn] = []
+    turns: list[Turn[str, list[float]]] = []
     began = time.monotonic()
-    for turn in count():
-        order = (_OURS, _THEIRS) if turn % 2 else (_THEIRS, _OURS)
-        began_turn = time.monotonic()
-        taken = {label: median(await contestants.ask(label, "samples", _TURN_S, 1)) for label in order}
-        if watch is None or not watch.disturbed(began_turn, time.monotonic()):
-            turns.append((taken[_OURS], taken[_THEIRS]))
-        gone_s = time.monotonic() - began
-        if len(turns) >= FEWEST_TURNS:
-            if gone_s > _LONGEST_S or len(turns) >= MOST_TURNS or _are_decided(turns):
-                return turns
-        elif gone_s > patient_s and turn + 1 >= 2 * FEWEST_TURNS:
-            return []
-    raise AssertionError("turns never end")
+
+    def are_enough(turns: list[Turn[str, list[float]]]) -> bool:
+        gone_s, pairs = time.monotonic() - began, quiet_pairs(turns)
+        if len(pairs) < FEWEST_TURNS:
+            return gone_s > patient_s and len(turns) >= 2 * FEWEST_TURNS
+        return gone_s > _LONGEST_S or len(pairs) >= _MOST_TURNS or _are_decided(pairs)
+
+    for turn, side in in_turns(turns, lambda: SIDES, are_enough, disturbed_by(watch)):
+        turn.taken[side] = await contestants.ask(side, "samples", _TURN_S, 1)
+    pairs = quiet_pairs(turns)
+    return pairs if len(pairs) >= FEWEST_TURNS else []
 
 
-def is_slower(turns: Sequence[Turn]) -> bool:
+def is_slower(turns: Sequence[Pair]) -> bool:
     """Return whether the first of both is slower by more than chance, by the median of the turns' ratios.
 
     One turn in which it happened to be faster is no excuse: others on the machine slow down now the one, now the other.
@@ -196,15 +223,15 @@ def is_slower(turns: Sequence[Turn]) -> bool:
     return median(ratios_of(turns)) > _CHANCE
 
 
-def _are_decided(turns: Sequence[Turn]) -> bool:
+def _are_decided(turns: Sequence[Pair]) -> bool:
     """Return whether more turns would hardly change the verdict.
 
     All turns agree by far, or a 95 % confidence interval is on one side of chance: that of the ratios' geometric mean,
     by Student's t, or that of their median, which takes six turns and bears some that are far off. As each turn is
-    looked at, the verdict is wrong more often than that says, on a noisy machine.
+    looked at, the verdict is wrong more often than that says, on a noisy machine. That it is slower takes a narrow one.
     """
     ratios = ratios_of(turns)
-    if min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR:
-        return True
     intervals = [mean_interval(ratios), median_interval(ratios) or (0.0, math.inf)]
-    return any(low > _CHANCE or high < _CHANCE for low, high in intervals)
+    if max(ratios) < 1 / _CLEAR or any(high < _CHANCE for _, high in intervals):
+        return True
+    return any(low > _CHANCE and high < _NARROW * low for low, high in intervals)
