@@ -109,12 +109,13 @@ class Planned(_Step):
         effort: str = "",
         store: str | os.PathLike[str] = "",
         seed: int = 0,
+        inputs: str | os.PathLike[str] = "",
         on_progress: "Callable[[Progress], None] | None" = None,
     ) -> "Tuned":
         """Tune, keep every measurement in the store, and return what was reached; an unfinished equal job goes on.
 
         `effort` is `quick`, `standard` or `full`; `store` a path or URL ("": the user's own store); `on_progress` is
-        called after every batch.
+        called after every batch. The arrays in `inputs`, an .npz file, bind shapes that are free; `compile` uses them.
 
         Raises:
             UsageError: the model, shapes, target, effort or store are wrong.
@@ -127,9 +128,14 @@ class Planned(_Step):
         if not isinstance(seed, int) or seed < 0:
             raise UsageError(f"seed={seed!r} is no seed; write a whole number, 0 or more")
 
+        given, shapes = os.fspath(inputs), dict(self.placed.model.shapes)
+        if given:
+            from tunery.measuring.inputs import shapes_in
+
+            shapes = {**shapes_in(given), **shapes}
         request = Request(
             model=self.placed.model.source,
-            shapes=self.placed.model.shapes,
+            shapes=shapes,
             more_shapes=self.placed.model.more_shapes,
             target=self.placed.target,
             dialect=(file_dialect(self.placed.model.source) if self.placed.dialect == DEFAULT_DIALECT else None)
@@ -141,6 +147,7 @@ class Planned(_Step):
             seed=seed,
             latency_target_s=self.latency_target_s,
             trust=self.placed.model.trust,
+            options={"inputs": given} if given else {},
         )
         if (service := self.placed.model.service) is not None:
             return Tuned(request, _tune_there(service, request, on_progress or _ignore), service)
@@ -201,7 +208,7 @@ class Tuned(_Step):
         compiled network at `path` is replaced, a file of another kind only with `force`. With the private key in
         `sign`, the file is signed. With `any_shape` it holds the model too, with which ONNX Runtime runs other shapes.
         ONNX Runtime runs what it is faster at (`auto`), but not the whole network (`parts`), or nothing (`never`).
-        The file is also compared and timed on the arrays in `inputs`, an .npz file.
+        The file is also compared and timed on the arrays in `inputs`, an .npz file, else on those of `tune`.
 
         Raises:
             UsageError: `path` cannot be written, or must not be replaced.
@@ -212,7 +219,7 @@ class Tuned(_Step):
 
         options = CompileOptions(
             predict=True, force=force, sign=os.fspath(sign or ""), any_shape=any_shape, onnxruntime=onnxruntime,
-            inputs=os.fspath(inputs or ""),
+            inputs=os.fspath(inputs or self.request.options.get("inputs", "")),
         )  # fmt: skip
         output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
         if self.service is not None:

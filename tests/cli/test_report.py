@@ -194,6 +194,7 @@ def test_one_headline_says_who_runs_a_network_and_how_fast_it_is() -> None:
     assert "alone 0.87 times (0.85 to 0.89, 9 turns, quiet)" in parts.headline
     assert whole.headline.startswith("runs: ONNX Runtime 100 % of the time; tunery's kernels alone 0.87 times")
     assert busy.headline == "runs: tunery 100 % of the time; not judged: the machine was busy"
+    assert replace(busy, onnxruntime_share=1.0, delivered=FAST).headline == "runs: ONNX Runtime 100 % of the time"
     assert Verdict(0.0, FAST, FAST).headline.count("1.31") == 1
 
 

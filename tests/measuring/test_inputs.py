@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tunery._errors import UsageError
 from tunery.domain import TensorSpec
-from tunery.measuring.inputs import fitting, index_bound, make_inputs, numpy_dtype, read_sets
+from tunery.measuring.inputs import fitting, index_bound, make_inputs, numpy_dtype, read_sets, shapes_in
 
 _SCRIPT = """
 import hashlib
@@ -107,5 +107,7 @@ def test_a_users_arrays_are_sets_that_have_to_fit(tmp_path: Path) -> None:
     assert [(x.dtype, float(x[0, 0]), int(n)) for x, n in sets] == [(np.float32, 0.0, 0), (np.float32, 1.0, 1)]
     with pytest.raises(UsageError, match=r"'x' has the shape \[2, 4\], not \[2, 3\]"):
         fitting(read_sets(tmp_path / "other.npz")[0], specs)
-    with pytest.raises(UsageError, match="no arrays"):
-        read_sets(tmp_path / "text.npz")
+    assert shapes_in(tmp_path / "two.npz") == {"x": (2, 3), "n": ()}
+    for read in (read_sets, shapes_in):
+        with pytest.raises(UsageError, match="no arrays"):
+            read(tmp_path / "text.npz")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 from clocks import Clock
@@ -127,6 +128,27 @@ def test_the_same_post_is_one_job_whichever_version_stored_it_and_however_it_nam
         assert (await submitted(ann, {**QUICK, "deliver": False}, key="tune"))["id"] == tuning["id"]
         delivered = await ann.post("/v1/jobs", json={**QUICK, "deliver": True}, headers={"Idempotency-Key": "tune"})
         assert delivered.status_code == 422
+
+    serve(main)
+
+
+def test_inputs_of_an_account_are_an_uploaded_file_that_binds_shapes(serve: Serve, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((4, 7), np.float32))
+    data = (tmp_path / "data.npz").read_bytes()
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        assert (await ann.put(f"/v1/blobs/{digest}?name=data.npz", content=data)).status_code == 201
+        job = {**QUICK, "deliver": True, "inputs": digest}
+        first = await submitted(ann, job, key="k")
+        stored = (await site.manager.store.read(lambda store: store.job(first["id"]))).request
+        assert json.loads(str(stored["shapes"])) == {"x": [4, 7]}
+        assert Path(json.loads(str(stored["options"]))["inputs"]).read_bytes() == data
+        assert (await submitted(ann, job, key="k"))["id"] == first["id"]
+        assert str(tmp_path) not in (await ann.get(f"/v1/jobs/{first['id']}")).text
+        for client, inputs in ((ann, "/etc/passwd"), (ann, f"sha256:{'0' * 64}"), (bob, digest)):
+            assert (await client.post("/v1/jobs", json={**job, "inputs": inputs})).status_code in {404, 422}
 
     serve(main)
 

@@ -64,8 +64,6 @@ def compile_(
             )
         if told.sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
-        if told.inputs:
-            raise UsageError("--inputs is read on this machine, and a service has none of it; compile here with it")
         from tunery.web.client import compile_there, connect
 
         path = fetched_file(request, output, force=told.force)

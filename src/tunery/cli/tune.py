@@ -30,7 +30,7 @@ def tune(
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="Also compile the network to this file.")
     ] = "",
-    how: Annotated[CompileOptions, Only("force", "onnxruntime")],
+    how: Annotated[CompileOptions, Only("force", "onnxruntime", "inputs")],
     against: options.Against = "",
     server: Server = "",
     json: bool = False,
@@ -45,7 +45,9 @@ def tune(
         raise UsageError("--against compares for one shape; leave it out, and then `tunery bench` compares for each")
     if rivals and len(request.dialects) > 1 and not output:
         raise UsageError("--against compares one compiled file; add -o FILE, or name one --dialect")
-    request = replace(request, options={"onnxruntime": how.onnxruntime})
+    request = options.with_inputs(request, how.inputs)
+    inputs = {"inputs": str(Path(how.inputs).absolute())} if how.inputs else {}
+    request = replace(request, options={"onnxruntime": how.onnxruntime, **inputs})
     if url := server_of(server, request.store):
         if rivals:
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")

@@ -246,7 +246,6 @@ class CompileOptions(QueryOptions):
         Option(
             "Arrays (.npz) named like the inputs, or 0/NAME, 1/NAME for sets: for shapes, checks, timing.",
             metavar="FILE",
-            local=True,
         ),
     ] = ""
     targets: tuple[str, ...] = ()
@@ -440,6 +439,11 @@ class Verdict:
     not_judged: str = ""
 
     @property
+    def by_onnxruntime(self) -> bool:
+        """Whether it runs all of it: then there is nothing to compare."""
+        return self.onnxruntime_share == 1.0
+
+    @property
     def headline(self) -> str:
         """The one sentence about it, which every command, page and report has.
 
@@ -451,11 +455,11 @@ quiet)'
         theirs = round(100 * share) if share in {0.0, 1.0} else min(max(round(100 * share), 1), 99)
         parts = [("tunery", 100 - theirs), ("ONNX Runtime", theirs)]
         said = [f"runs: {', '.join(f'{name} {part} %' for name, part in parts if part)} of the time"]
-        if self.delivered is not None:
+        if self.delivered is not None and not self.by_onnxruntime:
             said.append(f"{self.delivered.ratio:.2f} times as fast as ONNX Runtime {self.delivered}")
         if self.native not in {None, self.delivered}:
             said.append(f"tunery's kernels alone {self.native.ratio:.2f} times {self.native}")
-        if self.not_judged:
+        if self.not_judged and not self.by_onnxruntime:
             said.append(f"not judged: {self.not_judged}")
         return "; ".join(said)
 

@@ -66,7 +66,7 @@ def special_inputs(specs: Sequence[TensorSpec], seed: int, *, only_first: bool) 
 
 SETS = ("random", "zeros", "ends", "ties", "large", "infinite", "NaN")
 """Kinds of input sets of a network, by number; the last two only where an input can meet a special case."""
-_ORDINARY = 5
+_ORDINARY, _MOST_ARRAYS = 5, 10_000
 _SPECIAL_SHARE, _SPECIAL_DENSITY = 16, 0.2
 _MASK = (0.0, 1.0)
 _LONE_HIGH = 7.0
@@ -87,12 +87,35 @@ def read_sets(path: Path | str) -> list[dict[str, Array]]:
         raise UsageError(f"{str(path)!r} holds no arrays: {error}; write it with numpy.savez") from None
     sets: dict[int, dict[str, Array]] = {}
     for key, array in arrays.items():
-        number, _, name = key.partition("/")
-        numbered = bool(name) and number.isdecimal()
-        sets.setdefault(int(number) if numbered else 0, {})[name if numbered else key] = array
+        number, name = _set_and_name(key)
+        sets.setdefault(number, {})[name] = array
     if not sets:
         raise UsageError(f"{str(path)!r} is empty; give it an array for each input of the model")
     return [sets[number] for number in sorted(sets)]
+
+
+def shapes_in(path: Path | str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the first set in such a file by input; no array is read."""
+    shapes = dict[str, tuple[int, ...]]()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist()[:_MOST_ARRAYS]:
+                number, name = _set_and_name(member.removesuffix(".npy"))
+                with archive.open(member) as file:
+                    header = np.lib.format
+                    first = header.read_magic(file) == (1, 0)
+                    if number == 0:
+                        shapes[name] = (header.read_array_header_1_0 if first else header.read_array_header_2_0)(file)[
+                            0
+                        ]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{str(path)!r} holds no arrays: {error}; write it with numpy.savez") from None
+    return shapes
+
+
+def _set_and_name(key: str) -> tuple[int, str]:
+    number, _, name = key.partition("/")
+    return (int(number), name) if name and number.isdecimal() else (0, key)
 
 
 def fitting(given: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[Array]:

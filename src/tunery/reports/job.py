@@ -115,7 +115,7 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
         str(request.get("target", "")), int(request.get("threads") or 0), str(request.get("dialect", "")),
         status.state.value, status.message, status.created_at, status.updated_at, status.spend,
         total(reached, "baseline_s") if reached else None, first_s, after_s, whole_s, theirs_s, headline_of(latest),
-        ((_told(latest).get("verdict") or {}).get("delivered") or {}).get("ratio"),
+        _times(_told(latest).get("verdict") or {}),
         tuple(curve), tuple(operators), tuple(_stages(events)), latest.get(ANSWER, {}),
     )  # fmt: skip
 
@@ -138,6 +138,11 @@ def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float
 def headline_of(latest: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the sentence about a job's compiled file from its latest events by kind; "" without a file."""
     return str(_told(latest).get("headline", ""))
+
+
+def _times(verdict: Mapping[str, Any]) -> float | None:
+    whole = verdict.get("onnxruntime_share") == 1.0
+    return None if whole else (verdict.get("delivered") or {}).get("ratio")
 
 
 def _told(latest: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -184,6 +184,8 @@ def _headline(one: "CompileReport | ShapeResult", which: str = "") -> list[str]:
     if one.verdict is None:
         return []
     lines = [f"{which}{one.verdict.headline}"]
+    if one.verdict.by_onnxruntime:
+        return lines
     if one.latency_s is not None and one.onnxruntime_s is not None:
         lines.append(f"latency     {milliseconds(one.latency_s)} ms, ONNX Runtime {milliseconds(one.onnxruntime_s)} ms")
     if one.verdict.not_judged:

@@ -214,13 +214,10 @@ def place_in(text: str) -> str:
 def adopted(files: Path, request: JobRequest) -> JobRequest:
     """Return the request of a job that another coordinator may have had with its files' places here."""
     try:
-        if model := _OURS.fullmatch(request.model):
-            digest, path = model["digest"], files / model["place"]
-            if not path.exists():
-                if not blob_path(files, digest).exists():
-                    raise UsageError(f"the model {path.name} was not uploaded to it")
-                _link(files, path, digest)
-            request = replace(request, model=str(path))
+        request = replace(request, model=_uploaded_here(files, request.model))
+        if "inputs" in request.options:
+            inputs = _uploaded_here(files, request.options["inputs"])
+            request = replace(request, options={**request.options, "inputs": inputs})
         if output := _OURS.fullmatch(request.options.get("output", "")):
             path = files / output["place"]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,6 +225,18 @@ def adopted(files: Path, request: JobRequest) -> JobRequest:
     except (OSError, RefusedError) as error:
         raise UsageError(f"{error}") from error
     return request
+
+
+def _uploaded_here(files: Path, text: str) -> str:
+    """Return the place here of an uploaded file that another coordinator may have had; other texts as they are."""
+    if (there := _OURS.fullmatch(text)) is None:
+        return text
+    path = files / there["place"]
+    if not path.exists():
+        if not blob_path(files, there["digest"]).exists():
+            raise UsageError(f"the model {path.name} was not uploaded to it")
+        _link(files, path, there["digest"])
+    return str(path)
 
 
 def _check_upload(store: Store, account: str, digest: str) -> None:

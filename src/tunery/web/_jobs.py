@@ -19,6 +19,7 @@ from tunery._errors import NothingFoundError, UsageError
 from tunery.dialects import is_scripted
 from tunery.domain import DEFAULT_KIND, Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
+from tunery.measuring.inputs import shapes_in
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.budgets.months import left_of_month_s, refuse_used_up
@@ -290,6 +291,14 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     request = Request.from_asked(job.model_dump())
     model = await model_of(request, service, caller, job.weights, job.name)
     options = unusual(job.kind, {name: getattr(job, name, None) for name in kind.asked})
+    if inputs := options.get("inputs"):
+        if not re.fullmatch(DIGEST, inputs):
+            raise RefusedError(422, "inputs", f"the inputs {inputs[:200]!r} are no uploaded file; give sha256:DIGEST")
+        digest = inputs.removeprefix("sha256:")
+        path = await model_path(service, caller.account.name, digest, {}, "inputs.npz")
+        options["inputs"] = str(path)
+        shapes = await asyncio.to_thread(shapes_in, path)
+        request = replace(request, shapes={**shapes, **request.shapes})
     if "output" in kind.asked and (job.deliver or kind.needs_output):
         options["output"] = await compiled_place(service, model)
     return replace(request, model=model, options=options)
@@ -341,7 +350,8 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in kept.items() if key not in added}
     kept["model"] = place_in(str(kept["model"]))
     options = json.loads(kept.get("options", "{}"))
-    kept["options"] = {**unusual(kept.get("kind", DEFAULT_KIND), options), "output": bool(options.get("output"))}
+    options |= {"output": bool(options.get("output")), "inputs": place_in(options.get("inputs", ""))}
+    kept["options"] = {**unusual(kept.get("kind", DEFAULT_KIND), options), "output": options["output"]}
     return kept
 
 

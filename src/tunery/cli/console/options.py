@@ -56,10 +56,9 @@ def with_inputs(request: Request, inputs: str) -> Request:
         return request
     if request.more_shapes:
         raise UsageError("--inputs has arrays of one shape; name one value for each --shape")
-    from tunery.measuring.inputs import read_sets
+    from tunery.measuring.inputs import shapes_in
 
-    shapes = {name: array.shape for name, array in read_sets(inputs)[0].items()}
-    return replace(request, shapes={**shapes, **request.shapes})
+    return replace(request, shapes={**shapes_in(inputs), **request.shapes})
 
 
 def check_shapes(request: Request) -> None:
@@ -213,5 +212,5 @@ def job_options(texts: Sequence[str]) -> dict[str, Any]:
         try:
             found[name] = json.loads(value)
         except ValueError:
-            found[name] = str(Path(value).absolute()) if name in {"output", "compiled", "sign"} else value
+            found[name] = str(Path(value).absolute()) if name in {"output", "compiled", "sign", "inputs"} else value
     return found

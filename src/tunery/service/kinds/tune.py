@@ -174,5 +174,5 @@ async def _compile(job: Job, work: Work, options: TuneOptions) -> str:
 
 TUNE = JobKind(
     name="tune", options=TuneOptions, check=_check, go_on=_tune, has_budget=True, several_dialects=True,
-    asked=("output", "onnxruntime"),
+    asked=("output", "onnxruntime", "inputs"),
 )  # fmt: skip

@@ -115,6 +115,9 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
     """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
     model, priority = request.model, share.priority if share else 0
     local, sent, options = None, {"model": model}, dict(request.options)
+    if options.get("inputs"):
+        inputs = Path(options["inputs"])
+        options["inputs"] = str(inputs.absolute()) if service.is_local else service.upload(inputs)
     if service.is_local:
         from tunery.runtime.importing import absolute
 
