@@ -23,7 +23,7 @@ from rows import Kept, Row
 
 from tunery._archive import Archive
 from tunery.dialects import NetworkCompiler, get_dialect
-from tunery.dialects.iree.flags import FLAGS
+from tunery.dialects.iree.tools import FLAGS
 from tunery.domain import Budget, Network
 from tunery.domain.request import Request
 from tunery.measuring.inputs import make_inputs

@@ -6,9 +6,7 @@ from heapq import heappop, heappush
 from typing_extensions import override
 
 from tunery.scheduling import STRATEGIES
-from tunery.scheduling._pool import Capacities, Needs
-from tunery.scheduling._state import ScheduledJob, Stage, StageState
-from tunery.scheduling.durations import Durations
+from tunery.scheduling._state import Capacities, Durations, Needs, ScheduledJob, Stage, StageState
 from tunery.scheduling.strategies._base import Strategy
 
 __all__ = ["STRATEGIES"]

@@ -112,7 +112,7 @@ HEAVY = {
     "psutil": (
         "accounting/power.py",
         "cli/doctor.py",
-        "devices/addresses.py",
+        "_processor.py",
         "engines/local/",
         "service/machines.py",
         "store/database/",

@@ -34,8 +34,7 @@ from tunery._errors import (
 )
 
 if TYPE_CHECKING:
-    from tunery.delivery.files.bundling import bundle
-    from tunery.delivery.files.combining import combine
+    from tunery.delivery.files.combining import bundle, combine
     from tunery.delivery.files.inference_session import InferenceSession
     from tunery.delivery.files.loading import load_compiled
     from tunery.web.client import ServiceClient, connect
@@ -53,7 +52,7 @@ __all__ = [
 _ELSEWHERE = {
     "InferenceSession": "tunery.delivery.files.inference_session",
     "ServiceClient": "tunery.web.client",
-    "bundle": "tunery.delivery.files.bundling",
+    "bundle": "tunery.delivery.files.combining",
     "combine": "tunery.delivery.files.combining",
     "connect": "tunery.web.client",
     "load_compiled": "tunery.delivery.files.loading",

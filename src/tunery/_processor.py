@@ -6,13 +6,14 @@ And what compilers call another host's ARM processor.
 import ctypes
 import os
 import platform
+import resource
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-# NumPy asks the processor and the system at its start; it tells of those that kernels may gain by.
 from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[import-not-found]
 
 _OTHERWISE = {
@@ -157,3 +158,26 @@ def entered() -> float:
 
 def keep_to_cores(pid: int, count: int) -> None:
     os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:count])
+
+
+@contextmanager
+def room_for_addresses() -> Iterator[None]:
+    """The driver takes some addresses for all memory of the GPU and of the host, and hardly any memory: the process's
+    limit is higher by as much afterwards."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        yield
+        return
+    before = _address_bytes()
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    try:
+        yield
+    finally:
+        limit = soft + max(0, _address_bytes() - before)
+        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _address_bytes() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().vms)

@@ -21,8 +21,7 @@ from job_tools import family, outcomes_of, records_in, request_in, wait_until
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import UsageError
-from tunery.delivery.files.bundling import bundle
-from tunery.delivery.files.combining import combine
+from tunery.delivery.files.combining import bundle, combine
 from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.metaschedule import MetaScheduleDialect

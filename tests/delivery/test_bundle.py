@@ -15,7 +15,7 @@ from model_in_parts import in_parts
 
 import tunery
 from tunery._errors import DialectError, UsageError
-from tunery.delivery.files.bundling import bundle
+from tunery.delivery.files.combining import bundle
 from tunery.delivery.placing import judging
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.metaschedule.bundling import bundle as writing

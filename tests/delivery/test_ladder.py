@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tunery._errors import WorkError
+from tunery.delivery.compile import with_right_defaults
 from tunery.delivery.ladder import choose
-from tunery.delivery.own import with_right_defaults
 from tunery.delivery.query import skipped_lines
 from tunery.domain import (
     Candidate,

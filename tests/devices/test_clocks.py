@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from tunery.devices.cpu.clocks import read_clocks
-from tunery.devices.cpu.load import LoadWatch
+from tunery.devices.cpu.load import LoadWatch, read_clocks
 
 
 def test_only_what_the_machine_offers_is_reported(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tunery.devices.cpu.constant_buffers import CpuConstantBuffers
+from tunery.devices.cpu.device import CpuConstantBuffers
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
 from tunery.measuring.inputs import make_inputs

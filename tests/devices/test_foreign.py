@@ -8,8 +8,7 @@ import time
 import pytest
 
 from tunery.devices.cpu import placement
-from tunery.devices.cpu.foreign import CpuForeignLoad, taken_cores
-from tunery.devices.cpu.load import Mark
+from tunery.devices.cpu.load import CpuForeignLoad, Mark, taken_cores
 
 
 def mark(wall_s: float, busy_s: float, tree_s: float, steal_s: float = 0.0) -> Mark:

@@ -11,7 +11,7 @@ import tunery
 from tunery.blobs import DirectoryBlobs
 from tunery.devices import open_device
 from tunery.dialects import store_built
-from tunery.dialects.configurations.candidates import candidate_of
+from tunery.dialects.configurations import candidate_of
 from tunery.dialects.kernels import UsersKernels
 from tunery.domain import Budget, Measurement, Origin, Outcome
 from tunery.domain.request import CompileOptions, Request

@@ -8,8 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tunery.dialects.iree.dispatches import dispatches
-from tunery.dialects.iree.nodes import Convolution, convolutions, without_locations
-from tunery.dialects.iree.operators import operator_of
+from tunery.dialects.iree.operators import Convolution, convolutions, operator_of, without_locations
 from tunery.domain import operator_key
 
 SIZES = st.integers(1, 512)

@@ -271,7 +271,7 @@ def test_an_agent_of_another_version_is_refused_once_and_for_all(change: str, tm
 def test_a_host_says_how_busy_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_LOAD_WATCH", "on")
     shared = (
-        "from tunery.devices.cpu.foreign import CpuForeignLoad\n"
+        "from tunery.devices.cpu.load import CpuForeignLoad\n"
         "CpuForeignLoad.taken = lambda self: 1.5"
     )  # fmt: skip
     heard: list[str] = []

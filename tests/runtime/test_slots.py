@@ -30,7 +30,7 @@ from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import Store, open_store
 from tunery.tuning.pipeline import together
-from tunery.tuning.search.known import tried
+from tunery.tuning.search.state import tried
 
 SLOW = "fake:slots?tasks=1&real=1&best_us=2000"
 two_cores = pytest.mark.skipif(len(usable_cores()) < 2, reason="two slots need two cores")

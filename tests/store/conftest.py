@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL
 
 from postgres_server import temporary_database
 from tunery.store import Store, open_store
-from tunery.store.database.place import resolve
+from tunery.store.database.file import resolve
 from tunery.store.database.schema import metadata
 
 _FILLED = ", ".join(table.name for table in metadata.sorted_tables if table.name != "tunery_schema")

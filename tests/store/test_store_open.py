@@ -15,7 +15,7 @@ from store_samples import record, task
 from postgres_server import temporary_database
 from tunery._errors import StoreError
 from tunery.store import Store, open_store, place_of
-from tunery.store.database import file, place
+from tunery.store.database import file
 
 CONV = task()
 
@@ -60,7 +60,7 @@ def test_what_names_no_store_is_refused(url: str, message: str) -> None:
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "find_spec", lambda name: None)
+    monkeypatch.setattr(file, "find_spec", lambda name: None)
     with pytest.raises(StoreError, match=re.escape("pip install 'psycopg[binary]'")):
         open_store("postgresql://localhost/tunery")
 
@@ -84,7 +84,7 @@ def test_a_directory_is_named(tmp_path: Path) -> None:
 def test_a_place_is_named_without_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place_of(f"sqlite:///{tmp_path / 'a.db'}") == str(tmp_path / "a.db")
     assert not (tmp_path / "a.db").exists()
-    monkeypatch.setattr(place, "find_spec", lambda name: object())
+    monkeypatch.setattr(file, "find_spec", lambda name: object())
     assert "secret" not in place_of("postgresql://me:secret@host/name")
 
 

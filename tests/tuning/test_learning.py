@@ -24,9 +24,9 @@ from tunery.runtime.services import Trainer
 from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning.allocation.failing import LIKELY
 from tunery.tuning.learning import InitialModel, Learning
-from tunery.tuning.search import registry as search_registry
+from tunery.tuning.search import task_search as search_registry
 from tunery.tuning.search.proposer import ProposalFilter
-from tunery.tuning.search.registry import SearchRegistry
+from tunery.tuning.search.task_search import SearchRegistry
 
 pytestmark = pytest.mark.usefixtures("inline_workers")
 

@@ -25,7 +25,7 @@ from tunery.store import open_store
 from tunery.tuning.calls import Context
 from tunery.tuning.job import TuningJob
 from tunery.tuning.search.finals import predicted_s
-from tunery.tuning.search.known import KnownCandidates
+from tunery.tuning.search.state import KnownCandidates
 from tunery.tuning.search.task_search import TaskSearch
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("inline_workers")]

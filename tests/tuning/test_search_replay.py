@@ -16,8 +16,7 @@ from tunery.domain import Candidate, Record, Task
 from tunery.runtime.runtime import Runtime
 from tunery.store import Store, open_store
 from tunery.tuning.calls import Context
-from tunery.tuning.search.registry import SearchRegistry
-from tunery.tuning.search.task_search import TaskSearch
+from tunery.tuning.search.task_search import SearchRegistry, TaskSearch
 
 pytestmark = pytest.mark.jobs
 

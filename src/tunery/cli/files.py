@@ -29,7 +29,7 @@ def bundle(
     ] = None,
 ) -> Result:
     """Write a network, its runtime libraries, a C header and an example to a directory that needs no Python."""
-    from tunery.delivery.files.bundling import bundle as write
+    from tunery.delivery.files.combining import bundle as write
 
     directory = write(file, output, trusted=trusted or None, runtime=runtime)
     size = sum(one.stat().st_size for one in directory.rglob("*") if one.is_file())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from tunery._archive import extend_manifest
-from tunery._errors import DialectError, EngineError, WorkError
+from tunery._errors import CrashError, DialectError, EngineError, LostWorkerError, TuneryError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
+from tunery.delivery.ladder import KnownTask
 from tunery.delivery.linking import LinkedNetwork, Linker
-from tunery.delivery.own import with_right_defaults
 from tunery.delivery.placing.judging import judge, judge_again
 from tunery.delivery.placing.mending import mended
 from tunery.delivery.placing.parts import divided
 from tunery.delivery.predict import get_ready
 from tunery.dialects import NetworkCompiler, get_dialect
-from tunery.domain import Network, Target
+from tunery.domain import Candidate, Network, Target
 from tunery.domain.request import BUSY, NEEDED, CompileOptions, CompileReport, FillPolicy, Request, Verdict
+from tunery.engines import Role
 from tunery.runtime.importing import both
+from tunery.runtime.services import CheckedBody
 from tunery.store import file_of
+from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.learning import InitialModel
 from tunery.tuning.work import Work
 
@@ -224,3 +227,50 @@ def _choosing(policy: FillPolicy | None) -> str:
     if policy is None:
         return "building what is known of"
     return "measuring predictions for what is not known of" if policy.few_shot else "predicting what is not known of"
+
+
+_DEADLINE_S = 120.0
+_RIGHT = "its default parameters, which give what its reference gives; `tunery tune` finds faster ones"
+
+
+async def with_right_defaults(work: Work, known: Sequence[KnownTask]) -> tuple[KnownTask, ...]:
+    """There is no ONNX Runtime to compare a user's own kernels with: each that would run with its default is compared
+    alone. Where the device is absent, nothing can be run."""
+    return tuple([each if each.choice.candidate else await _checked(work, each) for each in known])
+
+
+async def _checked(work: Work, each: KnownTask) -> KnownTask:
+    device = await work.runtime.device()
+    if device.absent:
+        return replace(each, refused=f"nothing of it was verified: {device.absent}")
+    runtime, name = work.runtime, each.task.workload.name
+    there = runtime.pools.on(Role.BUILDER, [runtime.measure_host])
+    if not there:
+        unused = f" ({'; '.join(map(str, each.skipped))})" if each.skipped else ""
+        raise WorkError(
+            f"the default parameters of {name} cannot be verified on {work.request.on}, and no record of it is used"
+            f"{unused}; tune it first"
+        )
+    try:
+        async with work.stage("build", Role.BUILDER, each.task.workload.kind, there[0]) as grant:
+            found: tuple[Candidate, Candidate] = await runtime.call(
+                grant.worker, "baselines", each.task, deadline_s=BUILD_DEADLINE_S
+            )
+            checked: CheckedBody = await runtime.call(
+                grant.worker, "check", each.task, found[1], deadline_s=_DEADLINE_S
+            )
+    except LostWorkerError:  # it is not the kernel's fault
+        raise
+    except CrashError as error:
+        raise WorkError(f"the default parameters of {name} crash: {str(error).partition(';')[0]}; mend it") from error
+    except TuneryError as error:
+        raise WorkError(f"the default parameters of {name} do not work: {error}; mend the kernel") from error
+    if not checked.verdict.deliverable:
+        raise WorkError(
+            f"the default parameters of {name} differ from its reference ({checked.verdict.detail}); mend the kernel, "
+            "the parameters or the reference"
+        )
+    if checked.part is not None:
+        runtime.hold(checked.part.blob)  # others may have the same code in use
+        runtime.discard(checked.part)
+    return replace(each, refused=_RIGHT)

@@ -1,17 +1,117 @@
 """What the store knows of a model."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from tunery._errors import NothingFoundError
-from tunery.delivery.forecast import HISTORY, Forecast, forecast, tuned
+from tunery.accounting.meter import EFFORTS
 from tunery.delivery.ladder import KnownTask, offered, offers_for
 from tunery.delivery.predict import fill
-from tunery.domain import Choice, JobStatus, Network, Rung, Target, Task
+from tunery.domain import Choice, JobState, JobStatus, Network, Rung, Target, Task
 from tunery.domain.request import FillPolicy
 from tunery.runtime.importing import ImportedModel
 from tunery.store import Skipped, Store
 from tunery.tuning.work import Work
+
+HISTORY = 100
+"""How many of the latest jobs a forecast looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningForecast:
+    """What tuning the open tasks would probably take, as the `jobs` latest jobs of this dialect and target did.
+    `speedup` is that of the open tasks over their untuned code, each kind as it was tuned before, weighted by what they
+    compute."""
+
+    tasks: int
+    trials: int
+    wall_s: float
+    core_s: float
+    money: float | None
+    currency: str
+    speedup: float | None
+    latency_s: float | None
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The network's latency, as a sum over tasks; None while `unknown` tasks have none. `met` says whether verified
+    records hold the latency `target_s`. `tuning` is None where all was tuned, or nothing like it was ever tuned
+    here."""
+
+    latency_s: float | None
+    unknown: int
+    target_s: float | None = None
+    met: bool | None = None
+    tuning: TuningForecast | None = None
+
+
+def forecast(
+    known: Sequence[KnownTask], jobs: Iterable[JobStatus], effort: str, target_key: str, target_s: float | None
+) -> Forecast:
+    """Of `jobs` those count that tuned to their end; those for `target_key` alone, if there are any."""
+    unknown = sum(each.choice.latency_s is None for each in known)
+    latency_s = _total_s(known, {})
+    met = None if target_s is None else latency_s is not None and latency_s <= target_s
+    return Forecast(latency_s, unknown, target_s, met, _tuning(known, _like(jobs, target_key), effort))
+
+
+def tuned(jobs: Iterable[JobStatus]) -> list[JobStatus]:
+    return [
+        job for job in jobs
+        if job.state is JobState.DONE and job.tasks and job.spend.trials
+    ]  # fmt: skip
+
+
+def _like(jobs: Iterable[JobStatus], target_key: str) -> list[JobStatus]:
+    done = tuned(jobs)
+    return [job for job in done if job.request.get("target_key") == target_key] or done
+
+
+def _tuning(known: Sequence[KnownTask], jobs: Sequence[JobStatus], effort: str) -> TuningForecast | None:
+    rest = [each for each in known if each.task.tunable and each.open]
+    if not rest or not jobs:
+        return None
+    trials = EFFORTS[effort] * len(rest)
+    gains = _gains(jobs)
+    after = {each.task.key: gains.get(each.task.workload.kind, gains.get("")) for each in rest}
+    work = [(each.task.weight * each.task.workload.flop or 1.0, after[each.task.key]) for each in rest]
+    known_gain = [(flop, gain) for flop, gain in work if gain]
+    paid = [job for job in jobs if job.spend.money and job.spend.currency == jobs[0].spend.currency]
+    return TuningForecast(
+        len(rest),
+        trials,
+        trials * median(job.spend.wall_s / job.spend.trials for job in jobs),
+        trials * median(job.spend.core_s / job.spend.trials for job in jobs),
+        trials * median((job.spend.money or 0.0) / job.spend.trials for job in paid) if paid else None,
+        jobs[0].spend.currency if paid else "",
+        sum(flop for flop, _ in known_gain) / sum(flop / gain for flop, gain in known_gain) if known_gain else None,
+        _total_s(known, {key: gain for key, gain in after.items() if gain}),
+        len(jobs),
+    )
+
+
+def _gains(jobs: Iterable[JobStatus]) -> dict[str, float]:
+    """Return by how many times tasks became faster in the geometric mean, by kind, and of all kinds ("")."""
+    logs: dict[str, list[float]] = {}
+    for task in (task for job in jobs for task in job.tasks if task.tunable and not task.unreached):
+        if task.baseline_s and task.best_s:
+            for kind in (task.kind, ""):
+                logs.setdefault(kind, []).append(max(math.log(task.baseline_s / task.best_s), 0.0))
+    return {kind: math.exp(sum(found) / len(found)) for kind, found in logs.items()}
+
+
+def _total_s(known: Sequence[KnownTask], gains: "dict[str, float]") -> float | None:
+    total = 0.0
+    for each in known:
+        if each.choice.latency_s is None:
+            return None
+        total += each.task.weight * each.choice.latency_s / gains.get(each.task.key, 1.0)
+    return total
+
 
 _SHOWN = 4
 _ENOUGH_ACCOUNTS = 3

@@ -27,7 +27,7 @@ from tunery.scheduling._events import (
     WorkerLost,
 )
 from tunery.scheduling._scheduler import Scheduler, Snapshot
-from tunery.scheduling.durations import Durations
+from tunery.scheduling._state import Durations
 from tunery.scheduling.strategies import STRATEGIES, get_strategy
 
 __all__ = [

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from tunery._errors import UsageError
 from tunery.scheduling import _events as ev
 from tunery.scheduling._events import Decision, Event, EventLog, LoggedStep, Refuse, Run, StageRequest, Stop
-from tunery.scheduling._pool import Capacities, Resources
-from tunery.scheduling._state import Lane, ScheduledJob, Stage, StageState
-from tunery.scheduling.durations import Durations
+from tunery.scheduling._state import Capacities, Durations, Lane, Resources, ScheduledJob, Stage, StageState
 from tunery.scheduling.strategies import get_strategy
 
 _MOST_ATTEMPTS = 3

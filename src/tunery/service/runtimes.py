@@ -13,7 +13,7 @@ from tunery.runtime.opening import open_runtime, open_runtime_on
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.spec import RuntimeSpec
 from tunery.store import AsyncStore, Store
-from tunery.tuning.search.registry import SearchRegistry
+from tunery.tuning.search.task_search import SearchRegistry
 
 
 class Runtimes:

@@ -31,9 +31,8 @@ from tunery.store._networks import Networks
 from tunery.store._upkeep import Upkeep
 from tunery.store.database import schema
 from tunery.store.database.connection import Database, is_lost, translate
-from tunery.store.database.file import check_plain, is_read_only, prepare, read_into_memory
+from tunery.store.database.file import VARIABLE, check_plain, is_read_only, prepare, read_into_memory, resolve, shown
 from tunery.store.database.lease import waiting_jobs
-from tunery.store.database.place import VARIABLE, resolve, shown
 from tunery.store.database.schema import upgrade, version
 from tunery.store.exchange.interchange import Interchange
 from tunery.store.records.records import Addition, Records

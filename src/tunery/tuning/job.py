@@ -34,8 +34,7 @@ from tunery.tuning.reporting import (
     unreached_summary,
 )
 from tunery.tuning.run_state import Phase, Round, RunState
-from tunery.tuning.search.registry import SearchRegistry
-from tunery.tuning.search.task_search import TaskSearch
+from tunery.tuning.search.task_search import SearchRegistry, TaskSearch
 from tunery.tuning.work import Work
 
 _OPENING = 4  # candidates of a task's first batch, where there are many tasks

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tunery.devices._base import Load, Watch
+from typing_extensions import override
+
+from tunery.devices._base import ForeignLoad, Load, Watch
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _IDLE_FIELDS = (3, 4)  # idle, iowait
@@ -208,3 +210,71 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+class CpuForeignLoad(ForeignLoad):
+    """Looks at /proc. This process and its descendants are ours, all others are foreign."""
+
+    least_s = 0.1  # the kernel counts in ticks of 10 ms
+
+    def __init__(self, cores: Sequence[int], watch: LoadWatch | None = None) -> None:
+        self._watch = watch or LoadWatch(cores, root_pid=os.getpid())
+        self._seen: Mark | None = None
+
+    @override
+    def taken(self) -> float:
+        before, self._seen = self._seen, self._watch.mark(full=True)
+        return 0.0 if before is None else taken_cores(before, self._seen)
+
+
+def taken_cores(before: Mark, after: Mark) -> float:
+    """Return how many of the watched cores others used between two full marks, stolen time included; 0 if not known.
+    Time pressure (PSI) says nothing here: we press ourselves as soon as there are more stages than cores."""
+    wall_s = max(after.wall_s - before.wall_s, 1e-9)
+    marks = (before.cores_busy_s, after.cores_busy_s, before.tree_cpu_s, after.tree_cpu_s)
+    if any(value is None for value in marks):
+        return 0.0
+    busy_before, busy_after, tree_before, tree_after = (value or 0.0 for value in marks)
+    foreign_s = busy_after - busy_before - (tree_after - tree_before)
+    stolen_s = (after.cores_steal_s or 0.0) - (before.cores_steal_s or 0.0)
+    return (max(0.0, foreign_s) + max(0.0, stolen_s)) / wall_s
+
+
+_SYS = Path("/sys")
+_CPU_CHIPS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})
+_CPU_ZONES = ("pkg_temp", "cpu", "soc")
+
+
+def read_clocks(cores: Sequence[int], root: Path = _SYS) -> dict[str, float]:
+    """Return what is offered of `mhz` (slowest core), `celsius` (hottest zone) and `throttled` (events so far). The
+    zone is the processor's where one is called so: others are batteries and network cards. Events of a whole package
+    count for each of its cores."""
+    cpus = [root / "devices/system/cpu" / f"cpu{core}" for core in cores]
+    mhz = [khz / 1e3 for cpu in cpus if (khz := _number(cpu / "cpufreq/scaling_cur_freq")) is not None]
+    counters = [cpu / "thermal_throttle" / name for cpu in cpus for name in THROTTLE_COUNTERS]
+    throttled = [n for counter in counters if (n := _number(counter)) is not None]
+    found = {"mhz": min(mhz, default=None), "celsius": _celsius(root)}
+    found["throttled"] = sum(throttled) if throttled else None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _celsius(root: Path) -> float | None:
+    chips = [chip for chip in (root / "class/hwmon").glob("hwmon*") if _text(chip / "name") in _CPU_CHIPS]
+    zones = sorted((root / "class/thermal").glob("thermal_zone*"))
+    own = [zone for zone in zones if any(word in _text(zone / "type").lower() for word in _CPU_ZONES)]
+    files = [file for chip in chips for file in chip.glob("temp*_input")] or [zone / "temp" for zone in own or zones]
+    return max((milli / 1e3 for file in files if (milli := _number(file)) is not None), default=None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -10,8 +10,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.devices._base import EnergyMeter
 from tunery.devices.cpu.device import CpuDevice
-from tunery.devices.cuda.driver import CudaStream, connect, done, find
-from tunery.devices.cuda.management import GpuMeter, GpuWatch, Management
+from tunery.devices.cuda.driver import CudaStream, GpuMeter, GpuWatch, Management, connect, done, find
 from tunery.domain import DeviceDescription
 
 NO_GPU = "no GPU"

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from tunery import _sandbox
 from tunery._errors import DialectError
 from tunery._extras import pip_install
+from tunery._processor import room_for_addresses
 from tunery._settings import cache_directory
-from tunery.devices.addresses import room_for_addresses
 
 NO_PLATFORM = (
     "there is no OpenCL platform: install one, for example PoCL (Debian, Ubuntu: apt-get install pocl-opencl-icd)"

@@ -15,7 +15,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.costmodels.gaussian import GaussianProcess
 from tunery.dialects import Observation, Proposer
-from tunery.dialects.configurations.candidates import candidate_of, configuration_of
+from tunery.dialects.configurations import candidate_of, configuration_of
 from tunery.dialects.configurations.space import Choices, ConfigurationSpace
 from tunery.domain import Candidate, Origin, Outcome, Task, canonical_json
 

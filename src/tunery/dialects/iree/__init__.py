@@ -40,14 +40,14 @@ from tunery.dialects import (
     TaskSource,
 )
 from tunery.dialects import _arm as arm
-from tunery.dialects.configurations.candidates import candidate_of, configuration_of
+from tunery.dialects.configurations import candidate_of, configuration_of
 from tunery.dialects.configurations.space import ConfigurationSpace
 from tunery.dialects.iree import tools
 from tunery.dialects.iree.convolution import DEFAULT, SPACE, WAY, convolution_keys, is_convolution, workload_of
 from tunery.dialects.iree.convolution import build as build_convolution
 from tunery.dialects.iree.dispatches import DEVICE, Contraction, DispatchedOperator, contraction, dispatches
-from tunery.dialects.iree.flags import TUNED
-from tunery.dialects.iree.nodes import convolutions
+from tunery.dialects.iree.operators import convolutions
+from tunery.dialects.iree.tools import TUNED
 from tunery.domain import (
     Candidate,
     Check,

@@ -19,8 +19,16 @@ import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.configurations.space import ConfigurationSpace
-from tunery.dialects.iree.flags import FLAGS, REWRITINGS, REWRITTEN, SEARCHED
-from tunery.dialects.iree.tools import OPSET, compile_module, cpu_flags, import_onnx
+from tunery.dialects.iree.tools import (
+    FLAGS,
+    OPSET,
+    REWRITINGS,
+    REWRITTEN,
+    SEARCHED,
+    compile_module,
+    cpu_flags,
+    import_onnx,
+)
 from tunery.domain import OperatorKey, OperatorKeyError, TensorSpec, Workload, digest, operator_key
 from tunery.domain.operator_key import number
 

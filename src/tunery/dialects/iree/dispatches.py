@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tunery.dialects.iree.nodes import Convolution, without_locations
-from tunery.dialects.iree.operators import MAP, operator_of
+from tunery.dialects.iree.operators import MAP, Convolution, operator_of, without_locations
 
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
           "i16": "int16", "i32": "int32", "i64": "int64"}  # fmt: skip

@@ -20,9 +20,20 @@ from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
-from tunery.dialects.iree.flags import FLAGS, REWRITINGS, REWRITTEN, SEARCHED, TUNED
 from tunery.dialects.iree.kernel import Module, numpy_dtype
-from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags, import_onnx
+from tunery.dialects.iree.tools import (
+    FLAGS,
+    NAME,
+    OPSET,
+    REWRITINGS,
+    REWRITTEN,
+    SEARCHED,
+    TUNED,
+    VERSION,
+    compile_module,
+    cpu_flags,
+    import_onnx,
+)
 from tunery.domain import Network, Target, TensorSpec
 from tunery.domain.turns import Turn, in_turns
 

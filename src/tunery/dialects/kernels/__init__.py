@@ -37,7 +37,7 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
-from tunery.dialects.configurations.candidates import candidate_of, configuration_of
+from tunery.dialects.configurations import candidate_of, configuration_of
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.kernel_tuner import FORMATS
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification

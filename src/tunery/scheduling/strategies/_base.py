@@ -7,9 +7,7 @@ names none. It must not name a stage that does not fit the pool. It has no clock
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from tunery.scheduling._pool import Capacities
-from tunery.scheduling._state import ScheduledJob, Stage
-from tunery.scheduling.durations import Durations
+from tunery.scheduling._state import Capacities, Durations, ScheduledJob, Stage
 
 
 class Strategy(ABC):

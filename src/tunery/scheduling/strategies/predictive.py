@@ -4,12 +4,9 @@ from heapq import heappop, heappush, heapreplace
 
 from typing_extensions import override
 
-from tunery.scheduling._pool import Capacities, Needs
-from tunery.scheduling._state import ScheduledJob, Stage
-from tunery.scheduling.durations import Durations
+from tunery.scheduling._state import Capacities, Durations, Needs, ScheduledJob, Stage
 from tunery.scheduling.strategies._base import Strategy
-from tunery.scheduling.strategies._rests import Rests
-from tunery.scheduling.strategies._shares import FairQueue, Shares
+from tunery.scheduling.strategies._shares import FairQueue, Rests, Shares
 
 # A kind of stage of which none ended among so many no longer counts for what is typical.
 _RECENT = 64

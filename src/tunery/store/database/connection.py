@@ -19,8 +19,7 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tunery._errors import StoreAwayError, StoreError
-from tunery.store.database.file import BUSY_S, MovedError, StoreFile
-from tunery.store.database.place import shown
+from tunery.store.database.file import BUSY_S, MovedError, StoreFile, shown
 
 # By prefix of SQLite's extended result code names, most specific first (https://www.sqlite.org/rescode.html).
 _SQLITE = (

@@ -1,12 +1,14 @@
 """One task's search at work: does what the search's state decides. Jobs with the same task share it."""
 
 import asyncio
+import itertools
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.dialects import Space, get_dialect
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, TaskState
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Provenance, Task, TaskState, digest
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.dispatch import WithdrawnError
@@ -15,15 +17,21 @@ from tunery.runtime.runtime import Runtime
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import Context, stage
-from tunery.tuning.learning import Learning
+from tunery.tuning.learning import InitialModel, Learning
 from tunery.tuning.pipeline import BuiltCandidate, build_all
 from tunery.tuning.search import finals
 from tunery.tuning.search.finals import BuiltBaselines
-from tunery.tuning.search.known import tried
 from tunery.tuning.search.proposer import ProposalFilter, TaskProposer
 from tunery.tuning.search.races import Races
-from tunery.tuning.search.state import NOTHING_RIGHT, CandidateResult, SearchState
-from tunery.tuning.search.stored import StoredTask, hinted, measured_elsewhere, stored_best, stored_records
+from tunery.tuning.search.state import NOTHING_RIGHT, CandidateResult, SearchState, tried
+from tunery.tuning.search.stored import (
+    StoredTask,
+    hinted,
+    measured_elsewhere,
+    stored_best,
+    stored_records,
+    stored_tasks,
+)
 
 _LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
 _NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs that time it for the first time
@@ -302,3 +310,47 @@ class TaskSearch:
 
 def _defer(payer: Context, built: BuiltCandidate) -> None:
     payer.account.defer(built.candidate, built.build.core_s)
+
+
+_CLOSE_DEADLINE_S = 60.0
+
+
+class SearchRegistry:
+    """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._open: dict[tuple[str, Provenance], tuple[TaskSearch, str]] = {}
+        self._learnings: dict[str, Learning] = {}
+        self._proposers = itertools.cycle(runtime.workers(Role.PROPOSER))
+
+    def learning(self, target_key: str, start: InitialModel | None) -> Learning:
+        name = f"{target_key} {digest(start.model)}" if start else target_key
+        if name not in self._learnings:
+            model, tau = (start.model, start.tau) if start else (None, None)
+            self._learnings[name] = Learning(self._runtime, name, model, tau)
+        return self._learnings[name]
+
+    async def join(self, context: Context, tasks: Sequence[Task]) -> list[TaskSearch]:
+        stored = await stored_tasks(context, tasks)
+        return [self._join(context, task, known) for task, known in zip(tasks, stored, strict=True)]
+
+    def _join(self, context: Context, task: Task, stored: StoredTask) -> TaskSearch:
+        key = (task.key, context.provenance)
+        if key not in self._open:
+            proposer = next(self._proposers)
+            learning = context.learning
+            proposal_filter = ProposalFilter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
+            self._open[key] = TaskSearch(SearchState(task), proposer, learning, proposal_filter), proposer
+        search = self._open[key][0]
+        search.join(context, task.weight, stored)
+        return search
+
+    def leave(self, context: Context) -> None:
+        for key, (search, proposer) in list(self._open.items()):
+            if context.job_id in search.jobs and search.leave(context):
+                del self._open[key]
+                search.discard_artifacts(self._runtime)
+                with suppress(EngineError):
+                    future = self._runtime.engine.call(proposer, "close", search.task.key, deadline_s=_CLOSE_DEADLINE_S)
+                    future.add_done_callback(lambda done: done.cancelled() or done.exception())
