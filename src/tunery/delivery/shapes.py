@@ -87,7 +87,9 @@ async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: P
         )
     try:
         async with work.stage("compile", Role.IMPORTER) as grant:
-            kept = await work.runtime.make(grant.worker, "keep", network, target, "", deadline_s=IMPORT_DEADLINE_S)
+            kept = await work.runtime.make(
+                grant.worker, "keep", network, target, "", True, deadline_s=IMPORT_DEADLINE_S
+            )
     finally:
         work.runtime.release(network.blob)
     work.runtime.take(kept.blob, scratch / "free")
