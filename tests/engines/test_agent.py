@@ -23,10 +23,11 @@ from job_tools import family, wait_until
 from tunery._errors import CrashError, HostError, LostWorkerError
 from tunery.domain import Artifact, BlobDigest, Measurement, Network, Outcome, Target, Task, TensorSpec, Workload
 from tunery.engines import AgentEngine, Role, WorkerSpec
+from tunery.engines._loop import MOST_SENT_BYTES, FrameError, FrameReader
 from tunery.engines._payload import blob_finder
 from tunery.engines.remote._connection import agent_command
 from tunery.engines.remote._link import Timing
-from tunery.engines.remote._protocol import FrameReader, ProtocolError, check_told
+from tunery.engines.remote._protocol import check_told
 from tunery.testing.engine_probe import Probe
 from tunery.testing.fake_blobs import FakeBlobs
 
@@ -38,7 +39,8 @@ QUICK = Timing(keep_alive_s=1.0, first_retry_s=0.05)
 BENT = """
 import sys
 from pathlib import Path
-from tunery.engines.remote import _protocol, agent, facts
+from tunery.engines import _loop
+from tunery.engines.remote import agent, facts
 {change}
 sys.exit(agent.serve_stdio(Path(sys.argv[1])))
 """
@@ -228,7 +230,7 @@ def test_nothing_survives_a_killed_coordinator(mark: Path) -> None:
     wait_until(lambda: not family(mark))
 
 
-HUGE = "agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(10 << 30, 20))"
+HUGE = "agent.pack = lambda *_: _loop._LENGTHS.pack(10 << 30, 20)"
 
 
 @pytest.mark.jobs
@@ -288,11 +290,11 @@ def test_a_host_says_how_busy_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_second_answer_is_none(tmp_path: Path) -> None:
     twice = (
-        "once = _protocol.FrameWriter.send\n"
+        "once = agent.LocalAgent._send\n"
         "def send(self, header, body=b''):\n"
         "    for _ in range(1 + (header['do'] == 'answer')):\n"
         "        once(self, header, body)\n"
-        "_protocol.FrameWriter.send = send"
+        "agent.LocalAgent._send = send"
     )
     with FakeBlobs() as blobs, AgentEngine("far", bent(twice, tmp_path), blobs, timing=QUICK) as engine:
         worker = engine.start(PROBE)
@@ -305,20 +307,21 @@ def test_a_second_answer_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "self.send_packed(b'\\xff' * 1000)", "header['cpu_s'] = float('nan')", "header['cpu_s'] = 1e15",
+        "self._loop.post(lambda: self._channel.send_packed(b'\\xff' * 1000))",
+        "header['cpu_s'] = float('nan')", "header['cpu_s'] = 1e15",
         "header['cpu_s'] = -1.0", "body = b'[' * 1000",
     ],
 )  # fmt: skip
 def test_an_answer_that_cannot_be_costs_what_is_in_flight(wrong: str, tmp_path: Path) -> None:
     broken = (
-        "once = _protocol.FrameWriter.send\n"
+        "once = agent.LocalAgent._send\n"
         "def send(self, header, body=b''):\n"
         "    marker = Path(sys.argv[1], 'broken')\n"
         "    if header['do'] == 'answer' and not marker.exists():\n"
         "        marker.touch()\n"
         f"        {wrong}\n"
         "    once(self, header, body)\n"
-        "_protocol.FrameWriter.send = send"
+        "agent.LocalAgent._send = send"
     )
     with FakeBlobs() as blobs, AgentEngine("far", bent(broken, tmp_path), blobs, timing=QUICK) as engine:
         worker = engine.start(PROBE)
@@ -375,14 +378,14 @@ def test_an_engine_of_a_host_that_has_stopped_closes_within_seconds(mark: Path) 
 @pytest.mark.jobs
 def test_an_answer_that_never_comes_costs_its_call(tmp_path: Path) -> None:
     swallows = (
-        "once = _protocol.FrameWriter.send\n"
+        "once = agent.LocalAgent._send\n"
         "def send(self, header, body=b''):\n"
         "    marker = Path(sys.argv[1], 'swallowed')\n"
         "    if header['do'] == 'answer' and not marker.exists():\n"
         "        marker.touch()\n"
         "        return\n"
         "    once(self, header, body)\n"
-        "_protocol.FrameWriter.send = send"
+        "agent.LocalAgent._send = send"
     )
     timing = replace(QUICK, late_s=2.0)
     with FakeBlobs() as blobs, AgentEngine("far", bent(swallows, tmp_path), blobs, timing=timing) as engine:
@@ -528,6 +531,6 @@ def test_memory_is_taken_as_bytes_come(tmp_path: Path) -> None:
 def test_what_is_no_frame_is_refused(data: bytes, sign: str, tmp_path: Path) -> None:
     (tmp_path / "sent").write_bytes(data)
     descriptor = os.open(tmp_path / "sent", os.O_RDONLY)
-    with pytest.raises(ProtocolError, match=sign):
-        FrameReader(descriptor).read()
+    with pytest.raises(FrameError, match=sign):
+        FrameReader(descriptor, MOST_SENT_BYTES).read()
     os.close(descriptor)

@@ -1,6 +1,5 @@
 """What only processes can do: crash, hang, be limited and be cleaned away."""
 
-import gc
 import os
 import resource
 import signal
@@ -414,18 +413,6 @@ def test_close_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.jobs
-def test_a_forgotten_engine_ends_itself() -> None:
-    before = descendants()
-    engine = LocalEngine()
-    worker = engine.start(ROGUE)
-    ask(engine, worker, "pid")
-    assert descendants() != before
-    del engine
-    gc.collect()
-    assert descendants() == before
-
-
-@pytest.mark.jobs
 def test_interpreter_exit_without_close_is_clean() -> None:
     code = (
         "from tunery.engines import *\n"
@@ -480,7 +467,7 @@ def test_a_kill_that_comes_after_the_end_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["x" * 24, "\0" * 24, "\2" + "\0" * 7 + "\2\0\0\0{}12"])
 def test_a_worker_whose_code_writes_into_its_socket_is_ended_at_once(engine: LocalEngine, text: str) -> None:
     worker = engine.start(ROGUE)
-    with pytest.raises(CrashError, match="message"):
+    with pytest.raises(CrashError, match="answered with"):
         ask(engine, worker, "write_to_sockets", text)
     assert ask(engine, worker, "pid") == engine.pid(worker)
 
@@ -519,7 +506,7 @@ def test_a_failure_of_the_loop_ends_every_call_with_its_reason(tmp_path: Path, m
         engine.call(one, "count", deadline_s=60).result(60)
         calls = [engine.call(other, "sleep", 60.0, deadline_s=60), engine.call(other, "count", deadline_s=60)]
         with monkeypatch.context() as broken:
-            broken.setattr(engine._loop, "_answer", lambda *_: 1 / 0)
+            broken.setattr(engine, "_answer", lambda *_, **__: 1 / 0)
             calls.append(engine.call(one, "count", deadline_s=60))
             for call in calls:
                 with pytest.raises(EngineError, match="ZeroDivisionError"):

@@ -1,20 +1,18 @@
-"""What the parent knows of one worker, its process and its calls."""
+"""What the parent knows of one worker and its process."""
 
 import contextlib
 import enum
 import math
 import signal
+import socket
 import sys
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import TuneryError, tells_of_memory
-from tunery.engines._base import WorkerSpec
-from tunery.engines.local._frames import Channel
+from tunery.engines._loop import Channel
+from tunery.engines._table import Worker
 from tunery.engines.local._nursery import Nursery
 from tunery.engines.local._process import move
 
@@ -34,27 +32,6 @@ class WorkerState(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-    """One call, from its making to its future's end."""
-
-    method: str
-    message: bytes
-    deadline_s: float
-    decode: Callable[[bytes], Any]
-    future: Future[Any] = field(default_factory=Future)
-    taken_at: float = 0.0
-
-    def claim(self) -> bool:
-        """Mark the future as running; False where its owner has cancelled it."""
-        return self.future.running() or self.future.set_running_or_notify_cancel()
-
-    def fail(self, error: BaseException) -> None:
-        """End the call with an error, unless it was cancelled."""
-        if self.claim():
-            self.future.set_exception(error)
-
-
-@dataclass(slots=True, eq=False)
 class Process:
     """One process a worker has: `key` names it to the zygote, process id and pidfd are known once it is forked.
 
@@ -62,13 +39,14 @@ class Process:
     """
 
     key: str
-    channel: Channel
+    connection: socket.socket
     nursery: Nursery
     pid: int | None = None
     pidfd: int | None = None
     doomed: bool = False
     reported_cpu_s: float = 0.0
     asked_up: bool = False
+    channel: Channel = field(init=False)
 
     def kill(self) -> None:
         """Send SIGKILL, now or as soon as the process is known; a pidfd never hits a stranger with a reused id."""
@@ -79,32 +57,24 @@ class Process:
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
-    """One worker: its spec, its queue, the call in flight, and the sum over the processes that have ended."""
+class LocalWorker(Worker):
+    """A worker on this machine: `limit` is when what it does now is overdue, `reason` why it is being ended."""
 
-    name: str
-    spec: WorkerSpec
-    setting_names: Sequence[str]
-    settings: bytes
-    cores: tuple[int, ...]
-    log: Path
-    blobs: dict[str, Any] | None = None
+    cores: tuple[int, ...] = ()
+    log: Path = Path()
     state: WorkerState = WorkerState.DOWN
-    generation: int = 1
-    queue: deque[Call] = field(default_factory=deque)
-    current: Call | None = None
     process: Process | None = None
     reason: TuneryError | None = None
     limit: float = math.inf
-    ended_cpu_s: float = 0.0
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self, blobs: dict[str, Any] | None) -> dict[str, Any]:
         """Return the first message's header: how the process settles in."""
         environment = self.spec.environment
         return {
-            "service": self.spec.service, "settings": list(self.setting_names), "cores": list(self.cores),
+            "do": "begin", "service": self.spec.service, "settings": list(self.setting_names),
+            "cores": list(self.cores),
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
-            "thread_variables": list(environment.thread_variables), "log": str(self.log), "blobs": self.blobs,
+            "thread_variables": list(environment.thread_variables), "log": str(self.log), "blobs": blobs,
             "path": None if environment.python else sys.path,
         }  # fmt: skip
 
@@ -113,13 +83,6 @@ class Worker:
         process = self.process
         if process is not None and process.pid is not None and not process.doomed:
             move(process.pid, self.cores)
-
-    def pop(self) -> Call | None:
-        while self.queue:
-            call = self.queue.popleft()
-            if call.claim():
-                return call
-        return None
 
 
 def quote_log(path: Path) -> str:
@@ -137,7 +100,7 @@ def _tail(path: Path, size: int) -> str:
         return ""
 
 
-def ran_out(worker: Worker, code: int | None, peak_bytes: int, log: Path) -> bool:
+def ran_out(worker: LocalWorker, code: int | None, peak_bytes: int, log: Path) -> bool:
     """Tell whether a process that has ended did so because it may take no more memory.
 
     It said so before it aborted, or the kernel ended it with more than half of its limit in use.

@@ -1,6 +1,7 @@
 """The inside of a worker: settle in, create the service, answer one call at a time."""
 
 import contextlib
+import json
 import os
 import pathlib
 import resource
@@ -11,8 +12,8 @@ from typing import Any
 
 from tunery._errors import DeviceLostError, EngineError
 from tunery.blobs import BlobPlace, Blobs, open_blobs
+from tunery.engines._loop import FrameReader, pack
 from tunery.engines._payload import Signatures, error_to_data, signatures
-from tunery.engines.local import _frames
 from tunery.engines.local._process import own_cpu_s
 
 LOG_LIMIT_BYTES = 4 << 20
@@ -25,8 +26,8 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 def main(channel: socket.socket) -> int:
     """Serve calls until the other side closes the channel; returns the exit code."""
-    first = _frames.receive(channel)
-    if first is None:
+    frames = FrameReader(channel.fileno())
+    if (first := frames.read()) is None:
         return 0
     header, body = first
     began = time.monotonic()
@@ -37,12 +38,16 @@ def main(channel: socket.socket) -> int:
         service = methods.create(header["settings"], body, lambda: _blobs(header["blobs"]))
         _limit_memory(header["memory_bytes"])
     except BaseException as error:  # noqa: BLE001 - whatever the constructor raises is the caller's answer
-        _frames.send(channel, {"failed": error_to_data(error), **_usage(began)})
+        channel.sendall(pack({"do": "ready", "failed": True, **_usage(began)}, _error(error)))
         return 1
-    _frames.send(channel, {"ready": True, **_usage(began)})
-    while (request := _frames.receive(channel)) is not None:
+    channel.sendall(pack({"do": "ready", **_usage(began)}))
+    while (request := frames.read()) is not None:
         _answer(channel, methods, service, *request)
     return 0
+
+
+def _error(error: BaseException) -> bytes:
+    return json.dumps(error_to_data(error)).encode()
 
 
 def _blobs(place: dict[str, Any] | None) -> Blobs:
@@ -54,8 +59,7 @@ def _blobs(place: dict[str, Any] | None) -> Blobs:
 def _answer(channel: socket.socket, methods: Signatures, service: object, header: dict[str, Any], body: bytes) -> None:
     began = time.monotonic()
     method = header["method"]
-    result = b""
-    failed: dict[str, Any] = {}
+    failed = False
     try:
         arguments = methods.decode_arguments(method, header["count"], body)
         del body
@@ -64,9 +68,9 @@ def _answer(channel: socket.socket, methods: Signatures, service: object, header
         print(error, file=sys.stderr, flush=True)  # noqa: T201 - the log is quoted as the reason
         os._exit(_LOST)  # its libraries are in no state to be taken apart
     except BaseException as error:  # noqa: BLE001 - a SystemExit in a method is its failure, not the worker's end
-        failed = {"failed": error_to_data(error)}
+        result, failed = _error(error), True
     _trim_log()
-    _frames.send(channel, {"done": method, **failed, **_usage(began)}, result)
+    channel.sendall(pack({"do": "answer", "failed": failed, **_usage(began)}, result))
 
 
 def _usage(began: float) -> dict[str, float]:

@@ -2,11 +2,12 @@
 
 import logging
 import math
-import queue
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,12 +16,14 @@ from typing_extensions import override
 from tunery._errors import EngineError, HostError, LostWorkerError
 from tunery.blobs import Blobs
 from tunery.domain import HostFacts
-from tunery.engines._base import Engine, HostUse
-from tunery.engines.remote._connection import AgentConnection, agent_command, on_thread
-from tunery.engines.remote._protocol import ProtocolError, seconds_of
+from tunery.engines._base import HostUse, OnUsage
+from tunery.engines._loop import FrameError, seconds_of
+from tunery.engines._table import Call, TableEngine
+from tunery.engines.remote._connection import AgentConnection, RemoteWorker, agent_command
 from tunery.engines.remote.agent import MISSED_KEEP_ALIVES
 
 _log = logging.getLogger(__name__)
+_MOST_SHARE, _START_S = 4.0, 60.0  # a host may have more cores than it grants; its agent runs before it is connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,42 +44,33 @@ class Timing:
     late_s: float = 150.0
 
 
-class HostLink(Engine):
+class HostLink(TableEngine[RemoteWorker]):
     """An engine on another host: runs the connect command at once and again whenever it ends, later and later.
-
-    All that is private runs on a thread of its own, and what subclasses add to it is called there; `_post` has
-    something done on it. `_begin` starts it.
 
     Raises:
         HostError: the command is empty or cannot be read.
     """
 
-    def __init__(self, name: str, connect: str, blobs: Blobs, timing: Timing | None) -> None:
-        self.name, self._command, self._home, self._timing = name, agent_command(connect), blobs, timing or Timing()
+    is_elsewhere = True
+
+    def __init__(self, name: str, connect: str, blobs: Blobs, on_usage: OnUsage | None, timing: Timing | None) -> None:
+        self.name, self._command, self._timing = name, agent_command(connect), timing or Timing()
+        super().__init__(blobs, on_usage, f"tunery-host-{name}")
         self._facts: HostFacts | None = None
         self._trouble = ""
-        self._hopeless = False
+        self._hopeless = self._is_slow = self._over = False
         self._own_cpu_s = self._past_own_cpu_s = 0.0
         self._use: HostUse | None = None
         self._used: tuple[float, float] | None = None  # when, and the CPU seconds of this connection until then
         self._clock_off_s: float | None = None
         self._losses = 0
-        self._is_slow = False
         self._watchers: list[Callable[[str], None]] = []
         self._connection: AgentConnection | None = None
         self._live: AgentConnection | None = None  # the same once its agent has greeted
-        self._talking: threading.Thread | None = None
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = self._over = False
         self._changed = threading.Condition()
         now_s = time.monotonic()
         self._heard_s = self._pinged_s = self._away_s = self._retry_at_s = now_s
         self._retry_s = self._timing.first_retry_s
-        self._thread: threading.Thread
-
-    def _begin(self) -> None:
-        self._thread = on_thread(f"tunery-host-{self.name}", self._run)
 
     @classmethod
     @override
@@ -106,48 +100,13 @@ class HostLink(Engine):
 
     @override
     def watch(self, changed: Callable[[str], None]) -> None:
-        self._post(lambda: self._watchers.append(changed))
-
-    # What is made over the link, on its thread.
-
-    def _begun(self) -> None:
-        """Make what waits: the agent has greeted, and everything goes over `_live` until it is lost."""
-
-    def _take(self, header: dict[str, Any], body: bytes) -> None:
-        """Act on a frame."""
-
-    def _received(self, digest: str, failed: str) -> None:
-        """Act on a blob that was asked for and has come; `failed` says why it has not."""
-
-    def _fail_in_flight(self) -> None:
-        """Fail what is in flight: the connection is gone. What waits may wait for the next."""
-
-    def _fail_waiting(self) -> None:
-        """Fail what waits for a host that is away."""
-
-    def _fail_all(self) -> None:
-        """Fail everything: the engine is closed."""
-
-    def _waits(self) -> bool:
-        """Return whether anything waits."""
-        return False
-
-    def _overdue(self, late_s: float) -> str:  # noqa: ARG002
-        """Return what the agent should have answered `late_s` ago; "" where that is nothing."""
-        return ""
-
-    def _seconds(self, value: object) -> float:
-        """Return CPU seconds that the host tells; its processes cannot have used more on this connection."""
-        cores = 1 if self._facts is None else self._facts.granted
-        return seconds_of(value, 0.0 if self._connection is None else self._connection.most_cpu_s(cores))
-
-    # What other threads may use.
+        self._loop.ask(lambda: self._watchers.append(changed))
 
     def wait(self, seconds: float, tries: int = 1 << 30) -> HostFacts:
         """Wait until the host answers and return its facts."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._facts is not None or self._hopeless or self._closed or self._losses >= tries, seconds
+                lambda: self._facts is not None or self._hopeless or self._loop.closed or self._losses >= tries, seconds
             )
             if self._facts is None:
                 raise HostError(f"host {self.name} cannot be used: {self._trouble or 'it has not answered yet'}")
@@ -159,7 +118,7 @@ class HostLink(Engine):
         def soon() -> None:
             self._retry_at_s, self._retry_s = time.monotonic(), self._timing.first_retry_s
 
-        self._post_if_open(soon)
+        self._loop.post(soon)
 
     def reach_by(self, connect: str) -> None:
         """Use a connect command from now on; a host that was given up, or refused, is tried again."""
@@ -174,11 +133,11 @@ class HostLink(Engine):
             self._hopeless = False
             self._retry_at_s, self._retry_s = time.monotonic(), self._timing.first_retry_s
 
-        self._post_if_open(change)
+        self._loop.post(change)
 
     def give_up(self, why: str) -> None:
         """End the connection and do not connect again, unless `reach_by` says so; calls fail with LostWorkerError."""
-        self._post_if_open(lambda: self._lose(HostError(why), hopeless=True))
+        self._loop.post(lambda: self._lose(HostError(why), hopeless=True))
 
     def clock_off_s(self, seconds: float = 0.0) -> float | None:
         """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
@@ -186,66 +145,68 @@ class HostLink(Engine):
             self._changed.wait_for(lambda: self._clock_off_s is not None, seconds)
             return self._clock_off_s
 
-    def _post(self, action: Callable[[], None]) -> None:
-        """Have something done on the link's thread."""
-        if not self._post_if_open(action):
-            raise EngineError("the engine is closed")
+    # What follows runs on the engine's thread.
 
-    def _post_if_open(self, action: Callable[[], None]) -> bool:
-        """Have something done on the link's thread, unless the engine is closed."""
-        with self._lock:
-            if not self._closed:
-                self._inbox.put(action)
-            return not self._closed
-
-    @override
-    def close(self) -> None:
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._inbox.put(self._close)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+    @abstractmethod
+    def _take(self, header: dict[str, Any], body: bytes) -> None:
+        """Act on a frame."""
 
     def _lost(self, what: str = "") -> LostWorkerError:
         return LostWorkerError(f"{what}host {self.name} is away: {self._trouble}")
 
-    # What follows runs on the link's thread.
+    def _lost_during(self, worker: RemoteWorker, call: Call) -> LostWorkerError:
+        return self._lost(f"{worker.name} was lost during {call.method}: ")
 
-    def _run(self) -> None:
-        while not self._over:
-            try:
-                action = self._inbox.get(timeout=self._due_s())
-            except queue.Empty:
-                self._tick()
-            else:
-                self._do(action)
-                if self._due_s() <= 0 and not self._over:
-                    self._tick()
+    def _fail_queues(self) -> None:
+        for worker in self._every():
+            self._fail_waiting(worker, partial(self._lost_during, worker))
 
-    def _do(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception:  # noqa: BLE001 - one call's trouble must not end the others
-            _log.exception("the engine of host %s met a fault of its own", self.name)
+    def _fail_flying(
+        self, connection: AgentConnection | None, reason: Callable[[RemoteWorker, Call], EngineError]
+    ) -> None:
+        """Fail what workers are at, and what waits for blobs of its result."""
+        waiting = [] if connection is None else [call for calls in connection.fetching.values() for call in calls]
+        for worker in self._every():
+            if worker.current is not None:
+                waiting.append((worker, worker.current))
+                worker.current = None
+        for worker, call in waiting:
+            call.fail(reason(worker, call))
 
+    @abstractmethod
+    def _fail_questions(self, error: EngineError) -> None:
+        """Fail what was asked beside calls."""
+
+    def _seconds(self, value: object) -> float:
+        """Return CPU seconds that the host tells; its processes cannot have used more on this connection."""
+        if self._connection is None:
+            return seconds_of(value, 0.0)
+        cores = 1 if self._facts is None else max(self._facts.granted, 1)
+        return seconds_of(value, _MOST_SHARE * cores * (time.monotonic() - self._connection.began_s + _START_S))
+
+    @override
+    def _is_over(self) -> bool:
+        return self._over
+
+    @override
     def _due_s(self) -> float:
         now_s, timing = time.monotonic(), self._timing
         if self._connection is None:
             retry_at_s = math.inf if self._hopeless else self._retry_at_s
-            return max(0.0, min(retry_at_s, self._away_s + timing.patience_s if self._waits() else math.inf,
-                                now_s + 3600.0) - now_s)  # fmt: skip
+            waits = any(worker.queue for worker in self._every())
+            return max(0.0, min(retry_at_s, self._away_s + timing.patience_s if waits else math.inf) - now_s)
         if self._facts is None:
             limit_s = timing.greeting_s if self._is_slow else min(timing.slow_greeting_s, timing.greeting_s)
             return max(0.0, self._heard_s + limit_s - now_s)
         return max(0.0, min(self._pinged_s, self._heard_s + (MISSED_KEEP_ALIVES - 1) * timing.keep_alive_s)
                    + timing.keep_alive_s - now_s)  # fmt: skip
 
+    @override
     def _tick(self) -> None:
         now_s, timing = time.monotonic(), self._timing
         if self._connection is None:
             if now_s >= self._away_s + timing.patience_s:
-                self._fail_waiting()
+                self._fail_queues()
             if now_s >= self._retry_at_s and not self._hopeless:
                 self._connect()
             return
@@ -269,46 +230,40 @@ class HostLink(Engine):
     def _connect(self) -> None:
         self._heard_s = time.monotonic()
         try:
-            connection = AgentConnection(self._command, self._home)
+            self._connection = AgentConnection(
+                self._command, self.blobs, self._loop, self._on_frame, lambda why: self._lose(why, hopeless=False)
+            )
         except HostError as error:
             self._lose(error, hopeless=False)
-            return
-        self._connection = connection
-        self._talking = on_thread(
-            f"tunery-talk-{self.name}",
-            lambda: connection.talk(
-                greeted=lambda facts: self._hear(connection, lambda: self._greeted(facts)),
-                heard=lambda header, body: self._hear(connection, lambda: self._heard(header, body)),
-                received=lambda digest, failed: self._hear(connection, lambda: self._received(digest, failed)),
-                gone=lambda error, hopeless: self._hear(connection, lambda: self._lose(error, hopeless=hopeless)),
-            ),
-        )
 
-    def _hear(self, connection: AgentConnection, action: Callable[[], None]) -> None:
-        """Have something that a connection said acted on, unless there is another one by then."""
+    def _on_frame(self, header: dict[str, Any], body: bytes) -> None:
+        self._heard_s = time.monotonic()
+        try:
+            if self._live is None:
+                self._greeted(header)
+            elif header["do"] == "refused":
+                self._lose(HostError(str(header.get("why"))), hopeless=False)
+            else:
+                self._heard(header, body)
+        except FrameError as error:
+            self._lose(HostError(f"its agent sent {error}"), hopeless=False)
+        except HostError as error:
+            self._lose(error, hopeless=True)
+        except Exception as error:  # noqa: BLE001 - a call that nobody answers would wait for ever
+            _log.debug("what the agent sent could not be acted on", exc_info=True)
+            self._lose(HostError(f"its agent sent what cannot be: {error!r}"), hopeless=False)
 
-        def act() -> None:
-            if self._connection is connection:
-                self._heard_s = time.monotonic()
-                try:
-                    action()
-                except ProtocolError as error:
-                    self._lose(HostError(f"its agent sent {error}"), hopeless=False)
-                except HostError as error:
-                    self._lose(error, hopeless=True)
-                except Exception as error:  # noqa: BLE001 - a call that nobody answers would wait for ever
-                    _log.debug("what the agent sent could not be acted on", exc_info=True)
-                    self._lose(HostError(f"its agent sent what cannot be: {error!r}"), hopeless=False)
-
-        self._inbox.put(act)
-
-    def _greeted(self, facts: HostFacts) -> None:
+    def _greeted(self, header: dict[str, Any]) -> None:
         assert self._connection is not None
-        self._connection.writer.send({"do": "welcome", "keep_alive_s": self._timing.keep_alive_s})
+        facts = self._connection.greet(header)
+        self._connection.channel.send({"do": "welcome", "keep_alive_s": self._timing.keep_alive_s})
         self._retry_s = self._timing.first_retry_s
         self._is_slow = False
         self._live = self._connection
-        self._begun()
+        for worker in self._every():
+            self._begin(worker)
+        for worker in self._every():
+            self._pump(worker)
         self._ping()
         self._tell(facts, "")
 
@@ -327,7 +282,7 @@ class HostLink(Engine):
     def _ping(self) -> None:
         assert self._connection is not None
         self._pinged_s = time.monotonic()
-        self._connection.writer.send({"do": "ping"})
+        self._connection.channel.send({"do": "ping"})
 
     def _lose(self, error: HostError, *, hopeless: bool) -> None:
         """Give up a connection: what is in flight fails, what waits goes on waiting for the next."""
@@ -344,22 +299,33 @@ class HostLink(Engine):
             connection.end(orderly=False)
         self._past_own_cpu_s = self._own_cpu_s
         self._use = self._used = None
-        self._fail_in_flight()
+        for worker in self._every():
+            worker.past_generations = worker.generation
+            worker.past_cpu_s, worker.pid = worker.cpu_s, None
+        self._fail_flying(connection, self._lost_during)
+        self._fail_questions(self._lost())
         if hopeless:
-            self._fail_waiting()
+            self._fail_queues()
 
     def _heard(self, header: dict[str, Any], body: bytes) -> None:
-        if header["do"] == "pong":
-            own_s = self._seconds(header["own_cpu_s"])
-            self._clock_off_s = float(header["clock_s"]) - (time.time() - (time.monotonic() - self._pinged_s) / 2)
-            self._own_cpu_s = self._past_own_cpu_s + own_s
-            self._take_use(own_s + sum(header["cpu_s"].values()), float(header["others_cores"]))
-        self._take(header, body)
-        if header["do"] == "pong":
-            with self._changed:
-                self._changed.notify_all()
-            if late := self._overdue(self._timing.late_s):
-                self._lose(HostError(f"it has given no answer to {late}, long after its deadline"), hopeless=False)
+        if header["do"] != "pong":
+            self._take(header, body)
+            return
+        own_s, used_s = self._seconds(header["own_cpu_s"]), header["cpu_s"]
+        self._clock_off_s = float(header["clock_s"]) - (time.time() - (time.monotonic() - self._pinged_s) / 2)
+        self._own_cpu_s = self._past_own_cpu_s + own_s
+        self._take_use(own_s + sum(used_s.values()), float(header["others_cores"]))
+        for name, cpu_s in used_s.items():
+            worker = self._workers[name]
+            worker.cpu_s = max(worker.cpu_s, worker.past_cpu_s + self._seconds(cpu_s))
+        with self._changed:
+            self._changed.notify_all()
+        late_s = time.monotonic() - self._timing.late_s
+        for worker in self._every():
+            if (call := worker.current) is not None and call.taken_s and call.taken_s + call.deadline_s < late_s:
+                what = f"{worker.name}.{call.method}"
+                self._lose(HostError(f"it has given no answer to {what}, long after its deadline"), hopeless=False)
+                return
 
     def _take_use(self, cpu_s: float, others: float) -> None:
         """Take in what the agent's processes have used since its last answer, and what others have."""
@@ -372,11 +338,13 @@ class HostLink(Engine):
         if self._use != past:
             self._call_watchers()
 
+    @override
     def _close(self) -> None:
         self._over = True
         connection, self._connection, self._live = self._connection, None, None
-        self._fail_all()
+        self._fail_flying(connection, self._unanswered)
+        for worker in self._every():
+            self._fail_waiting(worker, partial(self._unanswered, worker))
+        self._fail_questions(EngineError("the engine is closed"))
         if connection is not None:
             connection.end(orderly=True)
-        if self._talking is not None:
-            self._talking.join(0.5)

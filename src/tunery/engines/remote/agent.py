@@ -28,10 +28,10 @@ from tunery.devices import device_class
 from tunery.devices.lock import DeviceLock
 from tunery.domain import Environment, HostFacts
 from tunery.engines._base import Role, WorkerSpec
+from tunery.engines._loop import MOST_SENT_BYTES, Channel, FrameError, FrameReader, Loop, pack
 from tunery.engines._payload import error_to_data
 from tunery.engines.local.engine import LocalEngine
-from tunery.engines.remote._connection import Receiver
-from tunery.engines.remote._protocol import MAGIC, PROTOCOL, FrameReader, FrameWriter, ProtocolError, frames
+from tunery.engines.remote._protocol import MAGIC, PROTOCOL, Receiver
 from tunery.engines.remote.facts import host_checks, host_facts
 
 MISSED_KEEP_ALIVES = 4
@@ -57,7 +57,7 @@ class LocalAgent:
     """One conversation: frames come from `reading` and go to `writing`."""
 
     def __init__(self, reading: int, writing: int, blobs: Blobs, device_lock: Path) -> None:
-        self._reader, self._writing = FrameReader(reading), writing
+        self._descriptors = reading, writing
         self._blobs, self._receiver = blobs, Receiver(blobs)
         self._stack = ExitStack()
         logs = self._stack.enter_context(blobs.scratch())  # of an agent that is killed, the next one removes it
@@ -66,13 +66,13 @@ class LocalAgent:
         self._theirs: dict[str, str] = {}
         self._device = _DeviceTurns(device_lock)
         self._heard_s, self._keep_alive_s = time.monotonic(), math.inf
-        self._over = threading.Event()
+        self._code: int | None = None
+        self._loop = Loop(self._due_s, self._watch, self._fault)
 
     def __enter__(self) -> "LocalAgent":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._over.set()
         self._engine.close()
         self._device.close()
         self._receiver.close()
@@ -80,36 +80,45 @@ class LocalAgent:
 
     def serve(self) -> int:
         """Talk until the other side is gone."""
-        os.write(self._writing, MAGIC)
-        self._writer = FrameWriter(self._writing)
+        os.write(self._descriptors[1], MAGIC)
         facts = host_facts()
         self._others = device_class("cpu").foreign_load(facts.cores) if settings().load_watch else None
+        reader = FrameReader(self._descriptors[0], MOST_SENT_BYTES)
+        self._channel = Channel(self._loop, reader, self._descriptors, self._handle, self._end)
         said = TypeAdapter(HostFacts).dump_python(facts, mode="json")
-        self._writer.send({"do": "hello", "protocol": PROTOCOL, **said})
-        threading.Thread(target=self._watch, name="tunery-keep-alive", daemon=True).start()
-        try:
-            for header, body in frames(self._reader):
-                self._heard_s = time.monotonic()
-                if not self._handle(header, body):
-                    break
-        except ProtocolError as error:
-            self._writer.send({"do": "refused", "why": f"the agent got {error}"})
-            self._writer.end(_LAST_WORDS_S)
-            return 1
-        return 0
+        self._send({"do": "hello", "protocol": PROTOCOL, **said})
+        self._loop.run(lambda: self._code is not None)
+        return self._code or 0
+
+    def _due_s(self) -> float:
+        return max(0.0, self._heard_s + MISSED_KEEP_ALIVES * self._keep_alive_s - time.monotonic())
 
     def _watch(self) -> None:
         """End this process when the other side has been silent for too long; the kernel ends the workers with it."""
-        while not self._over.wait(min(self._keep_alive_s, 1.0)):
-            if time.monotonic() - self._heard_s > MISSED_KEEP_ALIVES * self._keep_alive_s:
-                self._engine.close()
-                self._blobs.close()
-                os._exit(1)
+        if self._due_s() <= 0:
+            self._engine.close()
+            self._blobs.close()
+            os._exit(1)
 
-    def _handle(self, header: dict[str, Any], body: bytes) -> bool:
-        """Do what a frame says; False when it says to end."""
+    def _fault(self, error: Exception) -> None:
+        raise error
+
+    def _end(self, error: FrameError | None) -> None:
+        self._code = 0 if error is None else 1
+        if error is not None:
+            self._channel.send({"do": "refused", "why": f"the agent got {error}"})
+            self._channel.finish(_LAST_WORDS_S)
+
+    def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Send a frame, on any thread; ValueError where it is too large."""
+        frame = pack(header, body, MOST_SENT_BYTES)
+        self._loop.post(lambda: self._channel.send_packed(frame))
+
+    def _handle(self, header: dict[str, Any], body: bytes) -> None:
+        self._heard_s = time.monotonic()
         if header["do"] == "close":
-            return False
+            self._code = 0
+            return
         known: Mapping[str, Callable[[dict[str, Any], bytes], None]] = {
             "welcome": self._welcome, "start": self._start, "call": self._call, "kill": self._kill,
             "place": self._place, "want": self._want, "chunk": self._chunk, "fetch": self._fetch,
@@ -118,8 +127,7 @@ class LocalAgent:
         try:
             known[header["do"]](header, body)
         except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"a frame that it does not understand ({header['do']!r}: {error!r})") from error
-        return True
+            raise FrameError(f"a frame that it does not understand ({header['do']!r}: {error!r})") from error
 
     def _welcome(self, header: dict[str, Any], _body: bytes) -> None:
         self._keep_alive_s = float(header["keep_alive_s"])
@@ -143,10 +151,10 @@ class LocalAgent:
         header = {"do": "answer", "id": number, "failed": error is not None, **self._state(name)}
         body = call.result() if error is None else json.dumps(error_to_data(error)).encode()
         try:
-            self._writer.send(header, body)
+            self._send(header, body)
         except ValueError as large:
             data = error_to_data(TuneryError(str(large)))
-            self._writer.send({**header, "failed": True}, json.dumps(data).encode())
+            self._send({**header, "failed": True}, json.dumps(data).encode())
 
     def _state(self, name: str) -> dict[str, Any]:
         return {
@@ -155,7 +163,7 @@ class LocalAgent:
         }  # fmt: skip
 
     def _used(self, name: str, method: str, wall_s: float, cpu_s: float) -> None:
-        self._writer.send({
+        self._send({
             "do": "usage", "worker": self._theirs.get(name, name), "method": method, "wall_s": wall_s, "cpu_s": cpu_s,
         })  # fmt: skip
 
@@ -171,22 +179,22 @@ class LocalAgent:
             self._blobs.get(header["blob"])
         except TuneryError:
             here = False
-        self._writer.send({"do": "wanted", "blob": header["blob"], "here": here})
+        self._send({"do": "wanted", "blob": header["blob"], "here": here})
 
     def _chunk(self, header: dict[str, Any], body: bytes) -> None:
         whole = self._receiver.take(header, body)
         if whole is not None:
-            self._writer.send({"do": "stored", "blob": whole[0], "failed": whole[1]})
+            self._send({"do": "stored", "blob": whole[0], "failed": whole[1]})
 
     def _fetch(self, header: dict[str, Any], _body: bytes) -> None:
         try:
             file = self._blobs.get(header["blob"]).open("rb")
         except BlobNotFoundError:  # somebody has released one of the same content meanwhile
-            self._writer.send({"do": "chunk", "blob": header["blob"], "missing": True})
+            self._send({"do": "chunk", "blob": header["blob"], "missing": True})
         except (TuneryError, OSError) as error:
-            self._writer.send({"do": "chunk", "blob": header["blob"], "last": True, "failed": str(error)})
+            self._send({"do": "chunk", "blob": header["blob"], "last": True, "failed": str(error)})
         else:
-            self._writer.stream(header["blob"], file)
+            self._channel.stream(header["blob"], file)
 
     def _release(self, header: dict[str, Any], _body: bytes) -> None:
         with contextlib.suppress(BlobError):
@@ -196,7 +204,7 @@ class LocalAgent:
         def told(done: Future[None]) -> None:
             if not done.cancelled():
                 error = done.exception()
-                self._writer.send({"do": "held", "id": header["id"], "failed": "" if error is None else str(error)})
+                self._send({"do": "held", "id": header["id"], "failed": "" if error is None else str(error)})
 
         self._device.take(header["id"]).add_done_callback(told)
 
@@ -207,7 +215,7 @@ class LocalAgent:
         own_s = self._engine.own_cpu_s() + time.process_time()
         used = {theirs: self._engine.cpu_s(name) for theirs, name in self._names.items()}
         others = 0.0 if self._others is None else self._others.taken()
-        self._writer.send({
+        self._send({
             "do": "pong", "clock_s": time.time(), "own_cpu_s": own_s, "cpu_s": used, "others_cores": others
         })  # fmt: skip
 
@@ -216,7 +224,7 @@ class LocalAgent:
 
         def look() -> None:
             found = json.dumps([asdict(check) for check in host_checks(measuring=measuring)]).encode()
-            self._writer.send({"do": "checked"}, found)
+            self._send({"do": "checked"}, found)
 
         threading.Thread(target=look, name="tunery-checks", daemon=True).start()
 
