@@ -19,8 +19,15 @@ from tunery._errors import EngineError
 
 MOST_HEADER_BYTES = 1 << 20
 MOST_BODY_BYTES, MOST_SENT_BYTES = 1 << 36, 1 << 28  # the latter to and from another host
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 _LENGTHS = struct.Struct("<QI")
-_READ = 1 << 18
+_LEAST_READ, _READ = 1 << 14, 1 << 18
 _CHUNKS = 16  # of a blob in one turn: others wait as well
 
 Frame = tuple[dict[str, Any], bytes]
@@ -56,7 +63,7 @@ class FrameReader:
         self, descriptor: int, most_body: int = MOST_BODY_BYTES, mark: bytes = b"", most_before: int = 1 << 16
     ) -> None:
         self._descriptor, self._most_body, self.mark, self._most_before = descriptor, most_body, mark, most_before
-        self._buffer = bytearray()
+        self._buffer, self._missing, self.may_have_more = bytearray(), 0, False
 
     def read(self) -> Frame | None:
         """Wait for a frame; None at the end of the file."""
@@ -67,13 +74,15 @@ class FrameReader:
 
     def fill(self) -> bool:
         """Take what has come; False at the end of the file, BlockingIOError where there is nothing yet."""
+        size = max(_LEAST_READ, min(self._missing, _READ))
         try:
-            data = os.read(self._descriptor, _READ)
+            data = os.read(self._descriptor, size)
         except BlockingIOError:
             raise
         except OSError:
             data = b""
         self._buffer += data
+        self.may_have_more = len(data) == size
         return bool(data)
 
     def next(self) -> Frame | None:
@@ -86,13 +95,14 @@ class FrameReader:
             raise FrameError(f"a frame of {head_size} and {body_size} bytes, which is too large: {self.unread}")
         head_end = _LENGTHS.size + head_size
         end = head_end + body_size
-        if len(buffer) < end:
+        self._missing = end - len(buffer)
+        if self._missing > 0:
             return None
         with memoryview(buffer) as view:
             head, body = bytes(view[_LENGTHS.size : head_end]), bytes(view[head_end:end])
         del buffer[:end]
         try:
-            header = json.loads(head, parse_constant=_no_number)
+            header = _DECODER.decode(head.decode())
         except ValueError:
             raise FrameError(f"a frame whose header is not JSON: {_shown(head)}") from None
         if not isinstance(header, dict) or not isinstance(header.get("do"), str):
@@ -119,10 +129,6 @@ class FrameReader:
     @property
     def unread(self) -> str:
         return _shown(bytes(self._buffer)) if self._buffer else ""
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _shown(data: bytes) -> str:
@@ -238,7 +244,7 @@ class Channel:
                     there = self.reader.fill()
                 except BlockingIOError:
                     break
-                if not there:
+                if not self.reader.may_have_more:
                     break
             while self._listens and (frame := self.reader.next()) is not None:
                 self._heard(*frame)
