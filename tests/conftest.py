@@ -30,6 +30,17 @@ USERS = [name for name in os.environ if name.startswith("TUNERY_") and not name.
 # What developers run by hand: it breaks by itself only, and costs a tenth of all tests.
 _TRIED_RARELY = {"benchmarks", "studies"}
 
+_ROOM_BYTES = 8 << 30  # all tests together write 2 GiB
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep temporary files in memory where there is room: each job writes its store through to the disk."""
+    shm = Path("/dev/shm")
+    if config.option.basetemp is None and "TMPDIR" not in os.environ and shm.is_dir():
+        facts = os.statvfs(shm)
+        if facts.f_bavail * facts.f_frsize > _ROOM_BYTES and not facts.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(shm))
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a server, by its fixture or its parameter, and the studies; begin with the longest files.

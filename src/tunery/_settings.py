@@ -3,11 +3,16 @@
 import os
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from platformdirs import user_cache_path, user_config_path, user_data_path
 
 from tunery._errors import UsageError, misfit
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 PREFIX = "TUNERY_"
 _LONGEST_SOCKET = 100  # of a unix socket's address, with some room for the lock's name
@@ -41,7 +46,7 @@ def choose_engine(name: str) -> None:
 
 def settings() -> Settings:
     """Read the settings anew: nothing keeps an old value."""
-    from pydantic import TypeAdapter, ValidationError  # not before: workers are started without
+    from pydantic import ValidationError  # not before: workers are started without
 
     names = {f"{PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
     known = [name.removeprefix(PREFIX) for name in names]
@@ -51,12 +56,19 @@ def settings() -> Settings:
             raise UsageError(f"the variable {name} is unknown; write {PREFIX}{meant[0]}")
     try:
         found = {names[name]: text for name, text in os.environ.items() if name in names and text}
-        return TypeAdapter(Settings).validate_python(found | _CHOSEN)
+        return _adapter().validate_python(found | _CHOSEN)
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{PREFIX}{str(first['loc'][0]).upper()}"
         what = misfit([{**first, "loc": (name,)}]).replace("true or false", "on or off")
         raise UsageError(f"the variable {what}; docs/settings.md lists what it may be") from None
+
+
+@cache
+def _adapter() -> "TypeAdapter[Settings]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Settings)
 
 
 def store_place() -> str:
