@@ -1,6 +1,7 @@
 """Building a network to one file, and checking its outputs before it is handed out."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -18,7 +19,7 @@ from tunery.delivery.linking import LinkedNetwork, Linker
 from tunery.delivery.placing.judging import judge, judge_again
 from tunery.delivery.placing.mending import mended
 from tunery.delivery.placing.parts import divided
-from tunery.delivery.predict import get_ready
+from tunery.delivery.predict import OutOfTimeError, get_ready
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Candidate, Network, Target
 from tunery.domain.request import BUSY, NEEDED, CompileOptions, CompileReport, FillPolicy, Request, Verdict
@@ -192,6 +193,7 @@ async def _compile_and_allow(
     work, policy = linker.work, linker.policy
     measuring = policy is not None and policy.few_shot > 0
     ready: list[asyncio.Task[InitialModel | None]] = []
+    known: Sequence[KnownTask] | OutOfTimeError
 
     def extracting(target: Target, compiler: str) -> None:
         if policy is not None and not measuring and not work.runtime.builds_for_another_kind:
@@ -199,15 +201,26 @@ async def _compile_and_allow(
 
     try:
         imported = await work.model(prepared=(lambda _: None) if measuring else allow, extracting=extracting)
+        network = imported.network
+        barred = options.onnxruntime in {"never", "parts"} or not network.blob or bool(network.weights)
+        alone = barred or not has_rivals(work.runtime)
+        if policy is not None and not alone:
+            linker.policy = replace(policy, until=work.until or math.inf)
         say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
         known = await linker.choices(imported.tasks, ready[0] if ready else None)
         if imported.network.program:
             known = await with_right_defaults(work, known)
+    except OutOfTimeError as error:
+        known = error
     finally:
         await asyncio.gather(*ready, return_exceptions=True)
-    allow(imported.network)
+    allow(network)
+    unmade = LinkedNetwork(CompileReport(network.name, "", 0, {}), network, "")
+    if isinstance(known, OutOfTimeError):
+        kept = await _kept(linker, unmade, f"since {known}")
+        verdict = Verdict(onnxruntime_share=1.0, not_judged=str(known))
+        return replace(kept, report=replace(kept.report, verdict=verdict))
     say("compiling the network")
-    alone = options.onnxruntime in {"never", "parts"}
     if imported.elsewhere and options.onnxruntime == "never":
         node, why = next(iter(imported.elsewhere.items()))
         raise WorkError(
@@ -217,9 +230,8 @@ async def _compile_and_allow(
     try:
         return await linker.link(imported, known)
     except (DialectError, EngineError) as error:
-        if alone or not imported.network.blob or imported.network.weights or not has_rivals(work.runtime):
+        if alone:
             raise
-        unmade = LinkedNetwork(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
         return await _kept(linker, unmade, f"since it does not compile: {error}")
 
 

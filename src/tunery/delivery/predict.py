@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from tunery._errors import DialectError, EngineError, TuneryError, UsageError
+from tunery._errors import DialectError, EngineError, TuneryError, UsageError, WorkError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.ladder import KnownTask, choices, choose, offered, offers_for
 from tunery.domain import (
@@ -35,7 +35,7 @@ from tunery.domain.request import FillPolicy
 from tunery.engines import Role
 from tunery.measuring.inputs import size_bytes
 from tunery.runtime.opening import introduce
-from tunery.runtime.runtime import Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.services import CheckedBody, Pick, Prediction
 from tunery.store import Offer
 from tunery.tuning.account import Account, PricedCharge
@@ -52,8 +52,8 @@ _KEEP = 3  # picks that are tried until one is right
 # measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
-_LINKING_S = 5.0
-"""What linking and judging a network takes after its predictions, where its budget of time ends."""
+_LINKING_S = 2.0
+"""What linking and judging a network takes after its predictions on a quiet machine."""
 _HEAVY_BYTES, _LARGE_BYTES = 1 << 20, 32 << 20
 _MOST_CHECKED_BYTES = 1 << 30
 """Of a task that has one candidate alone: what it is checked on is several times as large."""
@@ -122,7 +122,7 @@ async def _filled(
         known = tuple(await asyncio.gather(*(_accept(context, each, offers.get(each.task.key, ())) for each in known)))
     if start is None:
         return tuple(replace(task, refused=why) if task.open else task for task in known)
-    return await _pick_all(context, known, policy, work.until or math.inf)
+    return await _pick_all(context, known, policy)
 
 
 async def _accept(context: Context, each: KnownTask, offers: Sequence[Offer]) -> KnownTask:
@@ -160,25 +160,36 @@ def _whole(known: Sequence[KnownTask]) -> float:
     return sum(each.task.weight * each.task.workload.flop for each in known) or 1.0
 
 
-async def _pick_all(
-    context: Context, known: Sequence[KnownTask], policy: FillPolicy, until: float
-) -> tuple[KnownTask, ...]:
-    """Choose for each open task what is right and thought fastest; each learns from those that were done before it.
-    Where a budget of time ends soon, no more candidates are looked at than need be."""
+class OutOfTimeError(WorkError):
+    """A budget of time ends before the kernels of a network can be chosen and linked."""
+
+
+async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPolicy) -> tuple[KnownTask, ...]:
+    """Choose for each open task what is right and thought fastest; each learns from those that were done before it."""
     transfer_states: list[str] = []
+    grants: list[Reservation] = []
     model, whole = _model_blob(context.runtime, context.learning.model or ""), _whole(known)
+
+    def in_time() -> asyncio.Timeout:
+        if math.isinf(policy.until):
+            return asyncio.timeout(None)
+        core_s = sum(grant.core_s for grant in grants)
+        slowness = max(1.0, sum(grant.wall_s for grant in grants) / core_s) if core_s else 1.0
+        return asyncio.timeout(max(policy.until - slowness * _LINKING_S - time.monotonic(), 0.0))
 
     async def pick(each: KnownTask) -> KnownTask:
         if not each.open:
             return each
         task, count = each.task, looks(each.task, whole, policy)
         try:
-            async with stage(context, task, "build", Role.BUILDER, count, runs=True) as grant:
-                count = min(count, _EFFORTS[-1][1]) if time.monotonic() > until - _LINKING_S else count
+            async with stage(context, task, "build", Role.BUILDER, count, runs=True) as grant, in_time():
                 found: Pick = await context.runtime.call(
                     grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
                     deadline_s=PICK_DEADLINE_S,
                 )  # fmt: skip
+            grants.append(grant)
+        except TimeoutError:
+            raise OutOfTimeError("the budget of time ended before its kernels were compiled") from None
         except (EngineError, DialectError):  # a hang or a crash: which candidate's it was is found out one by one
             return await _verify(context, *await _predict(context, each, count, policy))
         if found.transfer_state:
@@ -189,7 +200,7 @@ async def _pick_all(
 
     # What takes longest to check comes first, so that the end finds no builder idle beside one at work.
     order = sorted(known, key=lambda each: -_large_bytes(each.task))
-    done = {each.task.key: each for each in await asyncio.gather(*map(pick, order))}
+    done = {each.task.key: each for each in await together([pick(each) for each in order])}
     return tuple(done[each.task.key] for each in known)
 
 

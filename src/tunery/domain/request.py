@@ -181,10 +181,14 @@ class ShareRequest:
 
 @dataclass(frozen=True, slots=True)
 class FillPolicy:
-    """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`."""
+    """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`.
+
+    What is not predicted by `until` (monotonic seconds) fails.
+    """
 
     few_shot: int = 0
     seconds: float = math.inf
+    until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,7 +463,7 @@ quiet)'
             said.append(f"{self.delivered.ratio:.2f} times as fast as ONNX Runtime {self.delivered}")
         if self.native not in {None, self.delivered}:
             said.append(f"tunery's kernels alone {self.native.ratio:.2f} times {self.native}")
-        if self.not_judged and not self.by_onnxruntime:
+        if self.not_judged and not (self.by_onnxruntime and self.not_judged == BUSY):
             said.append(f"not judged: {self.not_judged}")
         return "; ".join(said)
 

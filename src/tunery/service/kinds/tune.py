@@ -96,7 +96,9 @@ def _reserve(job: Job, options: TuneOptions) -> Callable[[int], float]:
     seconds, output = job.request.budget.seconds, options.output
     if seconds is None:
         return lambda _: 0.0
-    slowness = min(max(os.getloadavg()[0] / job.work.runtime.granted, 1.0), _MOST_SLOWNESS)
+    runtime = job.work.runtime
+    load = max(os.getloadavg()[0], runtime.granted + (runtime.taken() or 0.0))
+    slowness = min(load / runtime.granted, _MOST_SLOWNESS)
     judged = sum(bool(one.model_read.network.blob) for one in job.works) if output else 0
     fixed_s = options.reserve_s + min(_CLOSING_S, 0.02 * seconds)
     fixed_s += slowness * (_JUDGED_S * judged + _LINKED_S * _tunable(job) * bool(output))
