@@ -83,6 +83,7 @@ class JobManager:
         self._worked = False
         self._adoption = Adoption(adopt)
         self._here: HostFacts | None = None
+        self.on_change: Callable[[str, Progress | None], None] = lambda *_: None
         self._later: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -221,6 +222,10 @@ class JobManager:
             pass
         return await self.store.read(lambda store: store.job(job_id))
 
+    def has(self, job_id: str) -> bool:
+        """Tell whether a job waits or is at work here."""
+        return job_id in self._entries
+
     def progress(self, job_id: str) -> Progress | None:
         """Return how a job here stands, None where it is not here; one that waits says how many begin before it."""
         entry = self._entries.get(job_id)
@@ -276,7 +281,7 @@ class JobManager:
         self._adoption.take(job_id)
         self._entries[job_id] = Job(
             request, self.runtimes, claim=claim, known=lambda _: imported, left=JobState.QUEUED, job_id=job_id,
-            found_s=found_s,
+            found_s=found_s, notify=lambda progress: self.on_change(job_id, progress),
         )  # fmt: skip
         kind = KINDS.get(request.kind)  # a later version may have stored one that is unknown here
         size, quick = (
@@ -420,6 +425,7 @@ class JobManager:
             del self._entries[job.job_id]
             self._queue.discard(job.job_id)
         job.wake()
+        self.on_change(job.job_id, None)
         self._start_next()
 
     async def _end_all(self) -> None:

@@ -79,6 +79,7 @@ class AsyncStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.on_write: Callable[[], None] = lambda: None
         self._writer = ThreadPoolExecutor(1, "store-writes")
         self._asked: deque[_Write] = deque()
         self._asking = threading.Lock()
@@ -104,8 +105,12 @@ class AsyncStore:
         return await self._result(readers.submit(self._limited, work, given_up, patience_s.get()), given_up)
 
     async def write(self, work: Callable[[Store], T]) -> T:
-        """Return the result of `work` once all that it has written is durable; no other write of ours comes between."""
-        return cast("T", await self._written(work))
+        """Return the result of `work` once all that it has written is durable; no other write of ours comes between.
+        Then `on_write` is called."""
+        try:
+            return cast("T", await self._written(work))
+        finally:
+            self.on_write()
 
     async def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
         """Additions that wait while another write is under way share one commit with their neighbours in the queue.

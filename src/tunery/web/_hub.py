@@ -1,11 +1,12 @@
-"""What is new of jobs that somebody follows, and of pages that are open: one reader of the store for all streams."""
+"""What is new of jobs that somebody follows, and of pages that are open: one source for all streams."""
 
 import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextvars import Context
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunery._errors import StoreError, TuneryError
@@ -20,7 +21,8 @@ AT_REST = (*OVER, JobState.PAUSED)
 """The states in which nothing happens of itself."""
 Sections = Mapping[str, Any]
 """What a page shows, by the name of its part."""
-_LOOK_S, _AT_ONCE_S, _PAGE_S = 0.25, 0.02, 1.0
+_OTHERS_S, _AT_ONCE_S, _PAGE_S, _SHOWN_S = 0.25, 0.05, 1.0, 0.1
+"""Between looks for what other processes have written, at the least between looks, and between what is shown."""
 _log = logging.getLogger(__name__)
 
 
@@ -34,54 +36,58 @@ class News:
 
 
 @dataclass(eq=False)
-class JobWatch:
-    """One follower of a job, who has seen all events up to `seen`."""
+class Watch:
+    """Something that is followed, by one stream or by all that show the same page."""
 
-    seen: int
-    _latest: News | None = None
-    _told: News | None = None
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def news(self, within_s: float) -> News | None:
-        """Return how the job stands once that is another than the last time, None where nothing changes for so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._changed.wait()
-        self._changed.clear()
-        if self._latest is None or (self._latest == self._told and self._latest.newest <= self.seen):
-            return None
-        self._told = self._latest
-        return self._latest
-
-    def wake(self) -> None:
-        """Let who waits look about."""
-        self._changed.set()
-
-    def tell(self, news: News) -> None:
-        """Take in how the job stands now, and wake who waits where that is something new."""
-        self._latest = news
-        if news != self._told or news.newest > self.seen:
-            self.wake()
-
-
-@dataclass(eq=False)
-class Page:
-    """A page that is open `readers` times: what `look` last found, each part as JSON."""
-
-    look: Callable[[], Awaitable[Sections]]
-    readers: int = 0
-    parts: Mapping[str, str] = field(default_factory=dict)
-    due_s: float = 0.0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def changed(self, within_s: float) -> None:
-        """Wait until some part is another one, and no longer than so many seconds."""
+        """Wait until there may be something new, and no longer than so many seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), within_s)
 
     def wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+@dataclass(eq=False)
+class JobWatch(Watch):
+    """One follower of a job, who has seen all events up to `seen`, and of its standing what is `told`."""
+
+    seen: int = 0
+    latest: News | None = None
+    told: News | None = None
+    _told_s: float = 0.0
+
+    async def news(self, within_s: float) -> News | None:
+        """Return how the job stands once that is another than the last time, None where nothing changes for so long."""
+        loop = asyncio.get_running_loop()
+        if not self._is_new():
+            await self.changed(within_s)
+        await asyncio.sleep(max(0.0, self._told_s + _SHOWN_S - loop.time()))  # only the latest progress counts
+        if not self._is_new():
+            return None
+        self.told, self._told_s = self.latest, loop.time()
+        return self.latest
+
+    def _is_new(self) -> bool:
+        return self.latest is not None and (self.latest != self.told or self.latest.newest > self.seen)
+
+    def tell(self, news: News) -> None:
+        self.latest = news
+        if self._is_new():
+            self.wake()
+
+
+@dataclass(eq=False, kw_only=True)
+class Page(Watch):
+    """A page that is open `readers` times: what `look` last found, each part as JSON."""
+
+    look: Callable[[], Awaitable[Sections]]
+    readers: int = 0
+    parts: Mapping[str, str] = field(default_factory=dict)
+    due_s: float = 0.0
 
     async def refresh(self) -> None:
         try:
@@ -97,15 +103,18 @@ class Page:
 
 
 class Hub:
-    """Looks into the store while anybody watches; `closed` says that the service ends and streams are to end too."""
+    """Tells streams what is new: progress as jobs at work here tell it, the store's when something was written to it.
+
+    Only what other processes write is looked for now and then. `closed` says that the service ends, and streams too.
+    """
 
     def __init__(self, manager: JobManager) -> None:
         self._manager = manager
+        manager.on_change, manager.store.on_write = self._changed, self._look_again
         self._pages: dict[Hashable, Page] = {}
         self._watches: dict[str, set[JobWatch]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
-        self._texts: dict[str, tuple[Progress, str]] = {}
         self.closed = False
 
     @property
@@ -116,24 +125,22 @@ class Hub:
     @contextmanager
     def watch(self, job_id: str, seen: int) -> Iterator[JobWatch]:
         """Follow a job in the block; `seen` is the number of the last event that is known."""
-        watch = JobWatch(seen)
+        watch = JobWatch(seen=seen)
         self._watches.setdefault(job_id, set()).add(watch)
-        self._begin()
+        self._look_again()
         try:
             yield watch
         finally:
-            watches = self._watches[job_id]
-            watches.discard(watch)
-            if not watches:
+            self._watches[job_id].discard(watch)
+            if not self._watches[job_id]:
                 del self._watches[job_id]
-                self._texts.pop(job_id, None)
 
     @contextmanager
     def page(self, key: Hashable, look: Callable[[], Awaitable[Sections]]) -> Iterator[Page]:
         """Keep a page open in the block; all who open the one of a `key` share what the first one's `look` finds."""
-        page = self._pages.setdefault(key, Page(look))
+        page = self._pages.setdefault(key, Page(look=look))
         page.readers += 1
-        self._begin()
+        self._look_again()
         try:
             yield page
         finally:
@@ -141,48 +148,49 @@ class Hub:
             if not page.readers:
                 del self._pages[key]
 
-    def _begin(self) -> None:
-        self._wanted.set()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-
     def close(self) -> None:
         """End all streams: their clients come back."""
         self.closed = True
-        for page in self._pages.values():
-            page.wake()
-        for watch in (one for watches in self._watches.values() for one in watches):
+        for watch in [*self._pages.values(), *(one for watches in self._watches.values() for one in watches)]:
             watch.wake()
+
+    def _look_again(self) -> None:
+        self._wanted.set()
+        if (self._watches or self._pages) and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look(), context=Context())  # in no request's patience
+
+    def _changed(self, job_id: str, progress: Progress | None) -> None:
+        if progress is None:
+            self._look_again()
+        elif watches := self._watches.get(job_id):
+            text = json.dumps(plain(progress))
+            for watch in watches:
+                if watch.latest is not None:
+                    watch.tell(replace(watch.latest, progress=text))
 
     async def _look(self) -> None:
         now_s = asyncio.get_running_loop().time
         while (self._watches or self._pages) and not self.closed:
             self._wanted.clear()
-            jobs = list(self._watches)
-
-            def read(store: Store, jobs: list[str] = jobs) -> tuple[dict[str, JobState], dict[str, int]]:
-                # The states come first: what ends a job is stored with its last event.
-                return store.standing(jobs), store.events.newest(jobs)
-
             with suppress(StoreError):  # as above
-                states, newest = await self._manager.store.read(read)
-                for job_id, state in states.items():
-                    news = News(state, newest.get(job_id, 0), self._progress(job_id))
-                    for watch in self._watches.get(job_id, ()):
-                        watch.tell(news)
+                await self._look_at(list(self._watches))
             for page in [page for page in self._pages.values() if page.due_s <= now_s()]:
                 await page.refresh()
                 page.due_s = now_s() + _PAGE_S
             await asyncio.sleep(_AT_ONCE_S)
+            due_s = [page.due_s - now_s() for page in self._pages.values()]
+            due_s += [_OTHERS_S] if not all(map(self._manager.has, self._watches)) else []
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), _LOOK_S)
+                await asyncio.wait_for(self._wanted.wait(), min(due_s, default=None))
 
-    def _progress(self, job_id: str) -> str:
-        """Return a job's progress as JSON, made once for all who follow it."""
-        progress = self._manager.progress(job_id)
-        if progress is None:
-            return ""
-        kept = self._texts.get(job_id)
-        if kept is None or kept[0] is not progress:
-            kept = self._texts[job_id] = (progress, json.dumps(plain(progress)))
-        return kept[1]
+    async def _look_at(self, jobs: list[str]) -> None:
+        def read(store: Store) -> tuple[dict[str, JobState], dict[str, int]]:
+            # The states come first: what ends a job is stored with its last event.
+            return store.standing(jobs), store.events.newest(jobs)
+
+        states, newest = await self._manager.store.read(read) if jobs else ({}, {})
+        for job_id, state in states.items():
+            progress = self._manager.progress(job_id)
+            news = News(state, newest.get(job_id, 0), "" if progress is None else json.dumps(plain(progress)))
+            for watch in self._watches.get(job_id, ()):
+                watch.tell(news)

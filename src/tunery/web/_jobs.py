@@ -39,13 +39,13 @@ from tunery.web._service import (
     TheService,
     User,
     at_least,
-    still_holds,
+    lasting,
     streaming,
 )
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
-_LONGEST_WAIT_S, _ALIVE_S = 60.0, 5.0
+_LONGEST_WAIT_S = 60.0
 _PAGE, _MOST = 50, 500
 _CHANGEABLE = frozenset({*budget_data(Budget()), "queue_priority"})
 _POSTED = "queue_posted"  # what was posted of that, where it was changed
@@ -377,29 +377,20 @@ async def check_month(service: Service, caller: Caller) -> None:
 async def rest(service: Service, caller: Caller, job_id: str, within_s: float) -> None:
     """Wait until nothing happens to a job of itself any more, for at most so long."""
     now_s = asyncio.get_running_loop().time
-    until_s, due_s = now_s() + within_s, now_s() + _ALIVE_S
+    until_s = now_s() + within_s
     with streaming(service, caller), service.hub.watch(job_id, _NO_EVENTS) as watch:
-        while not service.hub.closed and (left_s := until_s - now_s()) > 0:
-            news = await watch.news(min(left_s, _ALIVE_S))
-            if now_s() >= due_s:
-                if not await still_holds(service, caller):
-                    raise RefusedError(401, "token", "the token has ended; ask an administrator for a new one")
-                due_s = now_s() + _ALIVE_S
-            if news is not None and news.state in AT_REST:
+        async for news in lasting(service, caller, lambda left_s: watch.news(min(left_s, until_s - now_s()))):
+            if now_s() >= until_s or (news is not None and news.state in AT_REST):
                 return
+    if not service.hub.closed:
+        raise RefusedError(401, "token", "the token has ended; ask an administrator for a new one")
 
 
 async def _stream(service: Service, caller: Caller, job_id: str, last: int) -> AsyncIterator[str]:
     """Yield what happens to a job as server-sent events, until it rests, or the service or the caller's token ends."""
-    progress, now_s = "", asyncio.get_running_loop().time
-    due_s = now_s() + _ALIVE_S
+    progress = ""
     with service.hub.watch(job_id, last) as watch:
-        while not service.hub.closed:
-            news = await watch.news(_ALIVE_S)
-            if now_s() >= due_s:
-                if not await still_holds(service, caller):
-                    return
-                due_s = now_s() + _ALIVE_S
+        async for news in lasting(service, caller, watch.news):
             if news is None:
                 yield ": still here\n\n"
                 continue

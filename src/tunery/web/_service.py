@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request
@@ -29,9 +29,10 @@ READER, USER, DEVELOPER, ADMIN = "reader", "user", "developer", "admin"
 ROLES = (READER, USER, DEVELOPER, ADMIN)
 """What an account or a token may do: look; submit and control jobs; send code that runs with the service's rights;
 manage accounts. Each includes those before it."""
-_PATIENCE_S = 3.0
+_PATIENCE_S, _ALIVE_S = 3.0, 5.0
 _MOST_STREAMS = 32
 _LOOK_UP_S, _MOST_LOOKED_UP = 4.0, 1000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,19 @@ def streaming(service: Service, caller: Caller) -> Iterator[None]:
         yield
     finally:
         service.streams[name] -= 1
+
+
+async def lasting(service: Service, caller: Caller, changed: Callable[[float], Awaitable[T]]) -> AsyncIterator[T]:
+    """Yield what a wait of at most so many seconds finds, again and again: to the service's or the token's end."""
+    now_s = asyncio.get_running_loop().time
+    due_s = now_s() + _ALIVE_S
+    while not service.hub.closed:
+        found = await changed(max(due_s - now_s(), 0.0))
+        if now_s() >= due_s:
+            if not await still_holds(service, caller):
+                return
+            due_s = now_s() + _ALIVE_S
+        yield found
 
 
 class Stream(StreamingResponse):

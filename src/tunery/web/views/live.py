@@ -19,12 +19,12 @@ from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model, without_places
 from tunery.web._hub import AT_REST, Sections
 from tunery.web._jobs import JobId, has_file, visible
-from tunery.web._service import ADMIN, Caller, Reader, Service, Stream, TheService, still_holds
+from tunery.web._service import ADMIN, Caller, Reader, Service, Stream, TheService, lasting
 from tunery.web.views.hosts import devices_now, hosts_now
 
 router = APIRouter(prefix="/v1/live", include_in_schema=False)
 _JOBS = 50
-_ALIVE_S, _LONGEST_S, _STAGES_S = 5.0, 600.0, 5.0
+_LONGEST_S, _STAGES_S = 600.0, 5.0
 
 
 @router.get("/jobs")
@@ -163,20 +163,21 @@ async def _events(
     The stream ends now and then, with the service, and with its token: its client comes back, if that still holds.
     """
     sent: Mapping[str, str] = {}
-    now_s = asyncio.get_running_loop().time
-    until_s, due_s = now_s() + _LONGEST_S, now_s() + _ALIVE_S
+    until_s = asyncio.get_running_loop().time() + _LONGEST_S
     with service.hub.page(key, look) as page:
-        while not service.hub.closed and now_s() < until_s:
-            if now_s() >= due_s:
-                if not await still_holds(service, caller):
-                    return
-                due_s = now_s() + _ALIVE_S
+
+        async def changed(within_s: float) -> Mapping[str, str]:
+            if page.parts is sent:
+                await page.changed(within_s)
+            return page.parts
+
+        async for parts in lasting(service, caller, changed):
+            if parts is sent:
                 yield ": still here\n\n"
-            parts = page.parts
             for name, text in parts.items():
                 if sent.get(name) != text:
                     shown = without_places(text, service.hidden)
                     yield f'event: part\ndata: {json.dumps({"name": name})[:-1]}, "data": {shown}}}\n\n'
             sent = parts
-            if page.parts is parts:
-                await page.changed(due_s - now_s())
+            if asyncio.get_running_loop().time() >= until_s:
+                return
