@@ -25,7 +25,6 @@ class Adoption:
         self._left: dict[str, str] = {}
 
     def fitted(self, request: Request, claim: ShareRequest) -> Request:
-        """Return the request of a job of the store as it is done here."""
         own = self._adopt(request)
         check_model(own.model)
         check(own, claim)
@@ -50,20 +49,16 @@ class Adoption:
             return None, _waits(error)
 
     def why_left(self, job_id: str) -> str:
-        """Return why a job that waits in the store is not done here; "" where it is, or is none of those."""
         return self._left.get(job_id, "")
 
     def leave(self, job_id: str, error: UsageError) -> str:
-        """Leave a job to others that was tried here; return what it says meanwhile."""
         self._tried[job_id] = self._left[job_id] = _waits(error)
         return self._left[job_id]
 
     def take(self, job_id: str) -> None:
-        """Do a job here, whatever was said of it."""
         self._tried.pop(job_id, None)
         self._left.pop(job_id, None)
 
 
 def _waits(error: UsageError) -> str:
-    """Return what a job says that is left to other coordinators for an error."""
     return f"waits for a coordinator that can do it: {error}"[:1000]

@@ -35,7 +35,6 @@ def check(request: Request, claim: ShareRequest) -> None:
 
 
 def check_dialects(request: Request) -> None:
-    """Check that a job of the request's kind may have its dialects."""
     for name in filter(None, request.dialects):
         check_dialect(name)
     if len(request.dialects) == 1:
@@ -53,7 +52,6 @@ def check_dialects(request: Request) -> None:
 
 
 def check_limits(request: Request) -> None:
-    """Check the range of all that a request says, however it was made."""
     check_effort(request.effort)
     limits = {kind: getattr(request.budget, kind) for kind in MOST}
     if any(limit is not None and not 0 < limit <= MOST[kind] for kind, limit in limits.items()):
@@ -107,7 +105,6 @@ def _check_name(model: str) -> None:
 
 
 def check_model(model: str) -> None:
-    """Check what the name of a model tells by itself."""
     if named_dialect(model) is None:
         from tunery.models import check as check_name  # loads what reads models
 

@@ -74,7 +74,6 @@ def _read(shapes: Mapping[str, list[int]]) -> Shapes:
 
 
 def request_of(status: JobStatus, store: str) -> Request:
-    """Return the request a stored job was submitted with."""
     data: Mapping[str, Any] = status.request
     budget = Budget(*(data[name] for name in budget_data(Budget())))
     return Request(

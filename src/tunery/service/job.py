@@ -93,7 +93,6 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What the scheduler knows it by."""
         return self.job_id if self.held else self._name
 
     def ending(self) -> JobState:
@@ -105,12 +104,10 @@ class Job:
         self.notify(progress)
 
     def wake(self) -> None:
-        """Let who follows it look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     def importing(self) -> Progress:
-        """Return its progress while its model is being read."""
         budget = self.request.budget
         job_id = self.job_id if self.held else ""
         return Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None)
@@ -216,7 +213,6 @@ class Job:
                 await self._close(work, wall_s)
 
     async def device(self, work: Work) -> DeviceDescription:
-        """Return what it measures on, which is stored, and let it measure as its calibration allows."""
         device = await introduce(work.runtime, self.store)
         key = (device.fingerprint, work.request.dialect, work.runtime.threads)
         work.runtime.share(await self.store.read(lambda store: store.calibration(*key)))
@@ -261,7 +257,6 @@ class Job:
             await self._close(work, time.monotonic() - self.began)
 
     async def _close(self, first: Work, wall_s: float) -> None:
-        """Charge it for its part of the machine's time, and store what it has spent in all after these `wall_s`."""
         for work in first.each:
             account = work.account
             assert account is not None
@@ -274,7 +269,6 @@ class Job:
                 await self.store.write(partial(_add_run, job_id=self.job_id, spent=spent))
 
     async def keep_stages(self, spans: Sequence[Span]) -> None:
-        """Store which worker did what in this run, for its report."""
         payload = stages_event(spans)
         if payload["spans"]:
             with suppress(StoreError):  # nothing depends on it

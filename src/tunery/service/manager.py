@@ -102,7 +102,6 @@ class JobManager:
     async def submit(
         self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None
     ) -> str:
-        """Queue a job and return its id; it is in the store before this returns. `imported` spares the import."""
         job_id = new_job_id()
         await self.submit_once(job_id, request, claim, imported)
         return job_id
@@ -202,7 +201,6 @@ class JobManager:
         await self._take_out(job_id, JobState.PAUSED)
 
     async def cancel(self, job_id: str) -> None:
-        """End a job for good; what it has measured is kept."""
         await self._take_out(job_id, JobState.CANCELLED)
 
     async def follow(self, job_id: str) -> AsyncIterator[Progress]:
@@ -217,13 +215,11 @@ class JobManager:
             await changed.wait()
 
     async def wait(self, job_id: str) -> JobStatus:
-        """Return a job's status when it has left the room: done, failed, paused or cancelled."""
         async for _ in self.follow(job_id):
             pass
         return await self.store.read(lambda store: store.job(job_id))
 
     def has(self, job_id: str) -> bool:
-        """Tell whether a job waits or is at work here."""
         return job_id in self._entries
 
     def progress(self, job_id: str) -> Progress | None:
@@ -241,11 +237,9 @@ class JobManager:
         return self._queue.before(job_id) if job_id in self._queue else 0
 
     def runtime(self, request: Request) -> Runtime:
-        """Return the workers that a request's job will use, started if they were not yet."""
         return self.runtimes.get(request)
 
     async def machines(self) -> list[Machine]:
-        """Return the machines that jobs run on, this one first."""
         if self._here is None:
             self._here = await asyncio.to_thread(host_facts)
         added = await asyncio.to_thread(added_hosts)
@@ -326,7 +320,6 @@ class JobManager:
         return True
 
     async def _live(self, job: Job) -> None:
-        """Do a job from its turn to its end; whatever goes wrong is its own failure."""
         watching: asyncio.Task[None] | None = None
         assert job.task is not None
         try:
@@ -429,7 +422,6 @@ class JobManager:
         self._start_next()
 
     async def _end_all(self) -> None:
-        """End all work; jobs stay queued."""
         self._most_active = 0
         if self._later is not None:
             self._later.cancel()

@@ -33,7 +33,6 @@ class QueuedJob:
 
     @property
     def owner(self) -> str:
-        """Whose job it is; jobs without an owner are the local user's."""
         return self.claim.owner
 
     @property
@@ -70,7 +69,6 @@ class JobQueue:
         insort(self._groups.setdefault(_group(job), []), job, key=_turn)
 
     def discard(self, job_id: str) -> QueuedJob | None:
-        """Take a job out and return it, if it waits."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
             group = self._groups[_group(job)]
@@ -80,7 +78,6 @@ class JobQueue:
         return job
 
     def count(self, owner: str) -> int:
-        """Return how many of an owner's jobs wait."""
         return sum(len(self._groups.get((owner, quick), ())) for quick in (False, True))
 
     def before(self, job_id: str) -> int:

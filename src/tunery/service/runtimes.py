@@ -43,7 +43,6 @@ class Runtimes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all workers, also those that are being started."""
         for opening in self._opening.values():
             opening.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
@@ -51,7 +50,6 @@ class Runtimes:
         self.store.close()
 
     def __iter__(self) -> Iterator[Runtime]:
-        """Go through those that are open."""
         return iter(list(self._open.values()))
 
     def get(self, request: Request) -> Runtime:

@@ -115,11 +115,6 @@ class Session:
         `on_progress` is called from this thread after every batch; setting `stop` ends the job cleanly and resumably.
         `job_id` names the job to go on with, which `request` must be the request of. The budget counts from `began`
         (monotonic seconds; None: from now).
-
-        Raises:
-            UsageError: the model, shapes, target, effort, or store are wrong, or no longer those of job `job_id`.
-            WorkError: there is nothing to tune, or another process works on the same job.
-            NothingFoundError: there is no job `job_id`.
         """
         job = Job(
             request, self._runtimes, notify=on_progress, known=self._known, stop=stop or threading.Event(),
@@ -128,11 +123,7 @@ class Session:
         return self._tuned(job)
 
     def tune_tasks(self, request: Request, tasks: Sequence[Task]) -> TuneReport:
-        """Tune tasks that were extracted before, of one target; the request's model is only a name.
-
-        Raises:
-            UsageError: no tasks, tasks of several targets, or a wrong limit.
-        """
+        """Tune tasks that were extracted before, of one target; the request's model is only a name."""
         if len({task.target.key for task in tasks}) != 1:
             raise UsageError("tune_tasks needs tasks of one target; group them by `task.target` first")
         network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
@@ -151,20 +142,11 @@ class Session:
         )  # fmt: skip
 
     def extract(self, request: Request) -> ImportedModel:
-        """Return the model's network, target and tasks.
-
-        Raises:
-            UsageError: the model, shapes or target are wrong.
-            WorkError: the model cannot be imported.
-        """
+        """Return the model's network, target and tasks."""
         return self._do("extract", request, Work.model)
 
     def query(self, request: Request, policy: FillPolicy | None = None) -> Answer:
-        """Return the best verified records for a model on this device; with a `policy`, predictions beside them.
-
-        Raises:
-            UsageError: the model, shapes or target are wrong.
-        """
+        """Return the best verified records for a model on this device; with a `policy`, predictions beside them."""
         measures = policy is not None and policy.few_shot > 0
         return self._do("query", request, lambda work: query_work(work, policy), charged=measures)
 
@@ -181,10 +163,6 @@ class Session:
         that default was measured, use what the cost model expects to be fastest, verified but not measured. `say` is
         called with what goes on. A file of several targets holds all of them (`combine`); where ONNX Runtime runs the
         network for the request's target, it does for all.
-
-        Raises:
-            UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
-            WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
         if options.targets and len(request.dialects) > 1:
             raise UsageError("a file is for several targets, or the fastest of several dialects; name one --dialect")
@@ -224,11 +202,7 @@ class Session:
         return report, network
 
     def _check_targets(self, request: Request, targets: Sequence[str]) -> None:
-        """Check targets before anything is done for one of them.
-
-        Raises:
-            UsageError: one is wrong, or two are the same.
-        """
+        """Check targets before anything is done for one of them."""
         known: dict[str, str] = {}
         for target in targets:
             one = self._do("compile", replace(request, target=target), Work.target)
@@ -251,10 +225,6 @@ class Session:
         `compiled` is the file to time; without it the model is compiled from the best records. `others` are further
         compiled files of the same model, by the label that the report gives them. `on_progress` is called with what is
         compiled, and whose turn it is.
-
-        Raises:
-            UsageError: the model, shapes, target or a rival's name are wrong.
-            WorkError: the model does not compile.
         """
         check_rivals(against)
         return self._do(
@@ -262,12 +232,7 @@ class Session:
         )
 
     def calibrate(self, request: Request, say: Callable[[str], None] = _ignore) -> Calibration:
-        """Measure what sharing this device costs with kernels of the request's threads, and store it.
-
-        Raises:
-            UsageError: the target, the threads or the store are wrong, or the dialect has no reference kernels.
-            WorkError: the reference kernels do not build or run.
-        """
+        """Measure what sharing this device costs with kernels of the request's threads, and store it."""
 
         async def run(work: Work) -> Calibration:
             return await calibrate_target(work.runtime, work.store, request, work.job_id, say)
@@ -285,9 +250,6 @@ class Session:
 
         What the store holds already is counted and not measured again; setting `stop` ends it cleanly. Where the
         request's trimming does not abandon, every candidate is sampled to the end.
-
-        Raises:
-            UsageError: a model, the target, the budget or a kind is wrong, or no task is left to collect from.
         """
         options.check(request)
 
@@ -301,11 +263,7 @@ class Session:
         return self._do("collect", replace(request, options=asdict(options)), run, on_progress, charged=True)
 
     def answer(self, request: Request, notify: Callable[[Progress], None] = _ignore) -> Mapping[str, Any]:
-        """Do a job of the request's kind with its options; return its answer as plain data, as a service gives it.
-
-        Raises:
-            UsageError: there is no such kind, or an option is wrong; or as the job does.
-        """
+        """Do a job of the request's kind with its options; return its answer as plain data, as a service gives it."""
         options, kind = options_of(request), KINDS[request.kind]
         assert kind.run is not None, "a resumable job does not answer"
         check_limits(request)
@@ -330,11 +288,7 @@ class Session:
         return True
 
     def _run(self, verb: Coroutine[Any, Any, R]) -> R:
-        """Run a verb to its end.
-
-        Raises:
-            KeyboardInterrupt: `cancel` has ended it.
-        """
+        """Run a verb to its end."""
 
         async def run() -> R:
             self._at_work = asyncio.current_task()
@@ -359,7 +313,6 @@ class Session:
         *,
         charged: bool = False,
     ) -> R:
-        """Do a verb; if it is to be `charged`, as a stored job."""
         check_limits(request)
         job = Job(replace(request, kind=kind), self._runtimes, notify=notify, known=self._known)
         done: R = self._done(job, run, charged=charged)
@@ -374,12 +327,10 @@ class Session:
                     self._models[_source(work.request)] = replace(work.imported, wall_s=0.0, core_s=0.0)
 
     def _known(self, request: Request) -> ImportedModel | None:
-        """Return the request's model if this session has read it; that cost was charged then."""
         return self._models.get(_source(request))
 
 
 def _with_kernels(request: Request, report: CompileReport) -> Request | None:
-    """Return a request for those of its shapes that have kernels of the compiler; None if none has."""
     if not report.shapes:
         return None if report.no_kernels else request
     each = zip(request.each_shape, report.shapes, strict=True)
@@ -388,7 +339,6 @@ def _with_kernels(request: Request, report: CompileReport) -> Request | None:
 
 
 def _combined(files: Mapping[str, Path], output: Path, options: CompileOptions) -> None:
-    """Put the files of several targets into one; what is wrong with one is told by its target."""
     try:
         combine([*files.values()], output, force=options.force, sign=options.key)
     except UsageError as error:
@@ -399,7 +349,6 @@ def _combined(files: Mapping[str, Path], output: Path, options: CompileOptions) 
 
 
 def _source(request: Request) -> tuple[object, ...]:
-    """Return what decides the imported model."""
     shapes = tuple(tuple(sorted(one.shapes.items())) for one in request.each_shape)
     return request.model, shapes, request.target, request.dialect, request.threads
 
@@ -407,8 +356,6 @@ def _source(request: Request) -> tuple[object, ...]:
 def _once(
     verb: Callable[Concatenate[Session, Request, P], R], *, keep: bool = True
 ) -> Callable[Concatenate[Request, P], R]:
-    """Return a session's verb that opens a session of its own."""
-
     @wraps(verb)
     def once(request: Request, /, *args: P.args, **more: P.kwargs) -> R:
         check_limits(request)
@@ -422,6 +369,8 @@ tune = _once(Session.tune)
 tune_tasks = _once(Session.tune_tasks)
 calibrate_device = _once(Session.calibrate)
 extract = _once(Session.extract, keep=False)
+compile_model = _once(Session.compile, keep=False)
+bench = _once(Session.bench, keep=False)
 
 
 def query(request: Request, policy: FillPolicy | None = None) -> Answer:
@@ -429,33 +378,6 @@ def query(request: Request, policy: FillPolicy | None = None) -> Answer:
     # A prediction needs no records, and stores those that it measures.
     with Session(request.store, create=policy is not None, keep=False) as session:
         return session.query(request, policy)
-
-
-def compile_model(
-    request: Request,
-    output: Path,
-    options: CompileOptions = FROM_RECORDS,
-    say: Callable[[str], None] = _ignore,
-) -> tuple[CompileReport, Network]:
-    """Compile in a session of its own."""
-    check_place(output, request, options)
-    with Session(request.store, keep=False) as session:
-        return session.compile(request, output, options, say)
-
-
-def bench(
-    request: Request,
-    against: Sequence[str] = ("onnxruntime",),
-    seconds: float = 5.0,
-    compiled: Path | None = None,
-    on_progress: Callable[[Progress], None] = _ignore,
-    *,
-    others: Mapping[str, Path] = MappingProxyType({}),
-) -> BenchReport:
-    """Do as `Session.bench` in a session of its own."""
-    check_rivals(against)
-    with Session(request.store, keep=False) as session:
-        return session.bench(request, against, seconds, compiled, on_progress, others=others)
 
 
 def collect(

@@ -55,7 +55,6 @@ def begin(
 
 
 def submit(store: Store, request: Plain, job_id: str) -> bool:
-    """Store a job for whoever is free first, unless there is a job `job_id`; return whether there was none."""
     _, is_new = store.create_job_once(request, job_id)
     if is_new:
         store.announce_job(job_id)
@@ -93,7 +92,6 @@ def change(store: Store, job_id: str, values: Plain, check: Callable[[JobStatus]
 
 
 def queue_again(store: Store, job_id: str, request: Plain) -> None:
-    """Queue a job that was paused, stopped or has failed."""
     status = store.job(job_id)
     refuse_over(status)
     if status.state is JobState.RUNNING and store.taken(status.job_id):
@@ -139,7 +137,6 @@ def leave_to_others(store: Store, reasons: Mapping[str, str]) -> None:
 
 
 def refuse_over(status: JobStatus) -> None:
-    """Refuse to go on with a job that is over."""
     if status.state in _OVER:
         raise UsageError(f"job {status.job_id} is {status.state}; submit its model anew: what is known is used")
 

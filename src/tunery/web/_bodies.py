@@ -256,7 +256,6 @@ class AccountOut(BaseModel):
 
     @classmethod
     def of(cls, account: StoredAccount) -> "AccountOut":
-        """Return an account as it is shown."""
         return cls(**plain(account))
 
 
@@ -290,7 +289,6 @@ class TokenOut(BaseModel):
 
     @classmethod
     def of(cls, token: StoredToken) -> "TokenOut":
-        """Return a token as it is shown."""
         until = None if token.expires_at is None else at(token.expires_at)
         return cls(id=token.digest[:12], label=token.label, role=token.role, created_at=at(token.created_at),
                    expires_at=until)  # fmt: skip
@@ -338,12 +336,10 @@ class UsageOut(BaseModel):
 
 
 def at(seconds: float) -> datetime:
-    """Return a point in time as it is shown."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, files: Path | None) -> JobOut:
-    """Return a job as it is shown: without places of this machine, unless `files` is None, for its own user."""
     request, (before_s, after_s), message = dict(status.request), sums(status.tasks), status.message
     if files is not None:
         request["model"] = shown_model(str(request.get("model", "")))
@@ -408,5 +404,4 @@ def _places(files: Path) -> re.Pattern[str]:
 
 
 def shown_model(model: str) -> str:
-    """Return a model without the place that it has here."""
     return model if model.startswith("zoo:") else model.rpartition("/")[2]

@@ -91,7 +91,6 @@ class FileAnswer(FileResponse):
     """A file, or ranges of it; those that there are not are refused as everything is, with a problem document."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         refusals: list[Message] = []
 
         async def sent(message: Message) -> None:
@@ -150,7 +149,6 @@ async def drop_blobs(service: Service, account: str, digests: Sequence[str]) -> 
 
 
 def _most_bytes(service: Service, account: StoredAccount) -> int:
-    """Return how much an account may keep: what it was given, else a quarter of the disk, and no more than 64 GiB."""
     if account.upload_bytes is not None:
         return account.upload_bytes
     return min(_UPLOADS, shutil.disk_usage(service.files).total // 4)
@@ -169,13 +167,11 @@ async def download(digest: Digest, service: TheService, caller: Reader) -> FileA
 
 
 def safe_name(name: str) -> str:
-    """Return a file name that says as much of `name` as is harmless."""
     cleaned = _NAME.sub("_", name.replace("\\", "/").rpartition("/")[2]).lstrip(".-")[-80:]
     return cleaned if cleaned.endswith((".onnx", ".pt2")) else f"{cleaned or 'model'}.onnx"
 
 
 def blob_path(files: Path, digest: str) -> Path:
-    """Return where a blob lies."""
     return files / "blobs" / digest[:2] / digest
 
 
@@ -286,7 +282,6 @@ def _forgotten(digest: str) -> RefusedError:
 
 
 async def _take_in(service: Service, account: StoredAccount, wanted: str, request: Request) -> int:
-    """Write a request's body where its digest says, and return its size."""
     uploads = await service.store.read(lambda store: store.accounts.uploads(account.name))
     most, coming, size = _most_bytes(service, account), service.coming, 0
     left = most - sum(one.size_bytes for one in uploads if one.digest != wanted)
@@ -341,6 +336,5 @@ def obstacle(files: Path) -> str:
 
 
 def free_bytes(files: Path) -> int:
-    """Return how much room there is for files."""
     there = next(place for place in (files, *files.parents) if place.exists())  # nothing was uploaded yet
     return shutil.disk_usage(there).free

@@ -119,7 +119,6 @@ class Hub:
 
     @property
     def followed(self) -> int:
-        """How many jobs somebody follows."""
         return len(self._watches)
 
     @contextmanager
@@ -149,7 +148,6 @@ class Hub:
                 del self._pages[key]
 
     def close(self) -> None:
-        """End all streams: their clients come back."""
         self.closed = True
         for watch in [*self._pages.values(), *(one for watches in self._watches.values() for one in watches)]:
             watch.wake()

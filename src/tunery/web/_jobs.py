@@ -30,18 +30,7 @@ from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, job_ou
 from tunery.web._files import FileAnswer, model_path, place_in
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError, check_match, revision
-from tunery.web._service import (
-    ADMIN,
-    Caller,
-    Reader,
-    Service,
-    Stream,
-    TheService,
-    User,
-    at_least,
-    lasting,
-    streaming,
-)
+from tunery.web._service import ADMIN, Caller, Reader, Service, Stream, TheService, User, at_least, lasting, streaming
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
@@ -75,7 +64,6 @@ async def submit(
 
 
 def claim_of(account: StoredAccount, priority: int) -> ShareRequest:
-    """Return what a job of an account may claim: no higher priority than the account's own."""
     return ShareRequest(account.name, account.weight, min(priority, account.priority))
 
 
@@ -99,7 +87,6 @@ async def enter(
 
 
 def _check_same(there: JobStatus, request: Request, claim: ShareRequest) -> None:
-    """Refuse a job whose key another one has."""
     if _asked(there.request) != _asked(request_data(request, claim=claim)):
         another = f"this Idempotency-Key was sent with another job, {there.job_id}; choose another key"
         raise RefusedError(422, "idempotency", another)
@@ -250,12 +237,10 @@ async def file(job_id: JobId, service: TheService, caller: Reader) -> FileAnswer
 
 
 def _changeable(status: JobStatus) -> str:
-    """Return what can be changed of a job, as a text."""
     return json.dumps([value for name, value in sorted(status.request.items()) if name in _CHANGEABLE])
 
 
 def has_file(status: JobStatus, files: Path) -> bool:
-    """Tell whether a job has ended with a compiled network among a service's `files`."""
     path = _file_of(status)
     return status.state is JobState.DONE and path.is_relative_to(files) and path.is_file()
 
@@ -265,7 +250,6 @@ def _file_of(status: JobStatus) -> Path:
 
 
 async def visible(service: Service, caller: Caller, job_id: str) -> JobStatus:
-    """Return a job that is the caller's."""
     found = await _known(service, job_id)
     if found is None or not caller.may_see(found):
         raise NothingFoundError(f"there is no job {job_id}; `tunery jobs list` shows those there are")
@@ -280,7 +264,6 @@ async def _known(service: Service, job_id: str) -> JobStatus | None:
 
 
 async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
-    """Return the job in the manager's words; it names no path but those that the service has chosen."""
     if job.local is not None:
         if not service.local:
             raise RefusedError(422, "local", "`local` is for the user of the machine that the service runs on")
@@ -325,14 +308,12 @@ async def model_of(
 
 
 async def compiled_place(service: Service, model: str) -> str:
-    """Return the path of a compiled file that is not there yet, in a directory of its own."""
     place = service.files / "compiled" / uuid.uuid4().hex
     await asyncio.to_thread(place.mkdir, parents=True)
     return str(place / f"{Path(model.rpartition(':')[2]).stem or 'network'}.tunery")
 
 
 async def show_job(service: Service, job_id: str) -> JobOut:
-    """Return a job as it is shown."""
     return await _shown(service, await service.store.read(lambda store: store.job(job_id)))
 
 
@@ -365,7 +346,6 @@ async def _shown(service: Service, status: JobStatus) -> JobOut:
 
 
 async def check_month(service: Service, caller: Caller) -> None:
-    """Refuse further jobs of an account that has used up its month."""
     if caller.account.month_money is None:
         return
     try:
@@ -375,7 +355,6 @@ async def check_month(service: Service, caller: Caller) -> None:
 
 
 async def rest(service: Service, caller: Caller, job_id: str, within_s: float) -> None:
-    """Wait until nothing happens to a job of itself any more, for at most so long."""
     now_s = asyncio.get_running_loop().time
     until_s = now_s() + within_s
     with streaming(service, caller), service.hub.watch(job_id, _NO_EVENTS) as watch:
@@ -387,7 +366,6 @@ async def rest(service: Service, caller: Caller, job_id: str, within_s: float) -
 
 
 async def _stream(service: Service, caller: Caller, job_id: str, last: int) -> AsyncIterator[str]:
-    """Yield what happens to a job as server-sent events, until it rests, or the service or the caller's token ends."""
     progress = ""
     with service.hub.watch(job_id, last) as watch:
         async for news in lasting(service, caller, watch.news):

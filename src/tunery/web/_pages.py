@@ -28,7 +28,6 @@ class Pages(StaticFiles):
         super().__init__(directory=STATIC, html=True)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file."""
         answer = await super().get_response(path, scope)
         answer.headers.update(_HEADERS)
         return answer

@@ -214,7 +214,6 @@ async def usage(service: TheService, caller: Reader, account: Annotated[str, Que
 
 
 async def month_of(service: Service, account: str) -> UsageOut:
-    """Return what an account's jobs have cost this month, from the ledger, and how many it has submitted."""
     now = datetime.now(UTC)
     first, until = month(now)
 

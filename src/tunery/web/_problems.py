@@ -118,7 +118,6 @@ async def _unforeseen(request: Request, error: Any) -> JSONResponse:
 
 
 def revision(text: str) -> str:
-    """Return a name for a state of something: another one for any other."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -61,12 +61,10 @@ class Service:
 
     @property
     def hidden(self) -> Path | None:
-        """The directory whose place, among others, no account is told; None where only its own user asks."""
         return None if self.local else self.files
 
     @property
     def store(self) -> AsyncStore:
-        """The store behind it."""
         return self.manager.store
 
 
@@ -79,7 +77,6 @@ class Caller:
     token: StoredToken | None = None
 
     def may_see(self, status: JobStatus) -> bool:
-        """Tell whether a job is the caller's, who may be an administrator."""
         return self.role == ADMIN or status.request.get("queue_owner") == self.account.name
 
 
@@ -100,7 +97,6 @@ TheService = Annotated[Service, Depends(service_of)]
 async def caller_of(
     request: Request, service: TheService, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
-    """Return who asks."""
     if service.local:
         return _ITS_USER
     if sent is None:
@@ -138,7 +134,6 @@ async def still_holds(service: Service, caller: Caller) -> bool:
 
 @contextmanager
 def streaming(service: Service, caller: Caller) -> Iterator[None]:
-    """Count a stream of an account, or a wait for a job, in the block."""
     name = caller.account.name
     if not service.local and service.streams[name] >= _MOST_STREAMS:
         raise RefusedError(429, "streams", f"{name} follows {_MOST_STREAMS} jobs or pages already; close some")
@@ -178,7 +173,6 @@ class Stream(StreamingResponse):
 
 
 def at_least(caller: Caller, role: str) -> Caller:
-    """Return the caller."""
     if ROLES.index(caller.role) < ROLES.index(role):
         raise RefusedError(403, "role", f"this needs the role {role}, and the token has the role {caller.role}")
     return caller

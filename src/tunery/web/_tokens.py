@@ -15,13 +15,11 @@ _SECRET, _CHECK = 32, 6
 
 
 def new_token() -> str:
-    """Return a token that nobody has."""
     text = PREFIX + "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET))
     return text + _checksum(text)
 
 
 def is_whole(token: str) -> bool:
-    """Tell whether a text can be a token at all."""
     return (
         len(token) == len(PREFIX) + _SECRET + _CHECK
         and token.isascii()
@@ -31,7 +29,6 @@ def is_whole(token: str) -> bool:
 
 
 def digest_of(token: str) -> str:
-    """Return what the store keeps of a token: its SHA-256 in hexadecimal."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

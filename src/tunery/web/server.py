@@ -73,7 +73,6 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_place(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`."""
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise UsageError(f"{text!r:.80} is no address and port; write for example 127.0.0.1:7433")
@@ -120,7 +119,6 @@ def serve(  # noqa: PLR0917 - what a command is given
 
 
 def _check_tls(place: Place) -> None:
-    """Check that the certificate and its key can be used, if there are any."""
     if not place.certificate:
         return
     try:
@@ -146,7 +144,6 @@ def serve_user(store: str, path: Path, files: Path, strategy: str, on_ready: Cal
 async def _serve(
     manager: JobManager, app: FastAPI, listening: socket.socket, on_ready: Callable[[list[str]], None], **more: Any
 ) -> None:
-    """Answer on a socket until a signal comes; jobs that earlier processes left go on meanwhile."""
     if why := await asyncio.to_thread(manager.obstacle):
         raise UsageError(why)
     config = uvicorn.Config(

@@ -29,9 +29,6 @@ def server_of(given: str, *instead: str) -> str:
     """Return the URL of the service that a command is for: `given`, else TUNERY_SERVER; "" for none.
 
     What the command was told `instead`, a store or a socket of this machine, comes before the variable.
-
-    Raises:
-        UsageError: it was told both.
     """
     from tunery._settings import settings
 
@@ -43,7 +40,6 @@ def server_of(given: str, *instead: str) -> str:
 
 
 def say_hosts() -> list[str]:
-    """Say which hosts are used beside this machine, where any were added, and return their names."""
     from tunery.engines.remote.registry import added_hosts
 
     names = [host.name for host in added_hosts()]
@@ -53,11 +49,7 @@ def say_hosts() -> list[str]:
 
 
 def fetched_file(request: "Request", output: str, *, force: bool) -> Path:
-    """Return where a service's compiled network goes, once it is known that it may go there.
-
-    Raises:
-        UsageError: it may not.
-    """
+    """Return where a service's compiled network goes, once it is known that it may go there."""
     from tunery._outputs import NETWORK, check_output
 
     path = network_path(request, output)
@@ -66,22 +58,14 @@ def fetched_file(request: "Request", output: str, *, force: bool) -> Path:
 
 
 def network_path(request: "Request", output: str) -> Path:
-    """Return the file that `-o` names; in a directory, its name is that of the model.
-
-    Raises:
-        UsageError: it names a directory that is not there.
-    """
+    """Return the file that `-o` names; in a directory, its name is that of the model."""
     from tunery.reports.format import file_name
 
     return output_path(output, file_name(Path(request.model.rpartition(":")[2]).stem, request))
 
 
 def service_at(server: str, socket: str) -> "ServiceClient":
-    """Return the service on the network that a command is for, or else this user's own.
-
-    Raises:
-        UsageError: there is none, or it is another user's.
-    """
+    """Return the service on the network that a command is for, or else this user's own."""
     from tunery._settings import socket_path
     from tunery.web.client import ServiceClient, connect, logged_in
 
@@ -96,7 +80,6 @@ def service_at(server: str, socket: str) -> "ServiceClient":
 
 
 def own_service(socket: str) -> "ServiceClient | None":
-    """Return the service that this user runs, None where none does."""
     from tunery._settings import socket_path
 
     if not (path := socket_path(socket)).exists():
@@ -113,9 +96,6 @@ def answered(url: str, request: "Request", *, create: bool = True, verbose: bool
     """Return what a job of the request's kind answers: at the service `url`, or done here where that is "".
 
     Here its store is created if need be, unless `create` is False.
-
-    Raises:
-        WorkError: it has failed, or was paused or cancelled.
     """
     if not url:
         from tunery.service.session import Session
@@ -154,19 +134,16 @@ class Follower:
         self._options = [*fetch, *(["--server", server] if server else [])]
 
     def began(self, job_id: str) -> None:
-        """Note the job's id, and say it."""
         self._job = job_id
         remark(f"job {job_id}; Ctrl-C leaves it running")
 
     def show(self, kind: str, data: dict[str, Any]) -> None:
-        """Show an event, if it is progress."""
         from tunery.web.client import progress_of
 
         if (progress := progress_of(kind, data)) is not None:
             self._live.show(progress)
 
     def left(self) -> None:
-        """Say how to come back."""
         self._live.close()
         if self._job:
             again = shlex.join(["tunery", "jobs", "watch", self._job, *self._options])
@@ -175,7 +152,6 @@ class Follower:
 
 @contextmanager
 def followed(*, verbose: bool, server: str = "", output: Path | None = None, force: bool = False) -> Iterator[Follower]:
-    """Follow a job in the block, whose file goes to `output`; a Ctrl-C ends the following, not the job."""
     from tunery.cli.console.live import LiveLine
 
     fetch = [] if output is None else ["-o", str(output), *(["--force"] if force else [])]
@@ -206,7 +182,6 @@ def stated(status: "JobStatus") -> Result:
 
 
 def summary(status: Any) -> dict[str, Any]:
-    """Return a job as JSON shows it in a list."""
     return {
         "job": status.job_id,
         "kind": status.kind,

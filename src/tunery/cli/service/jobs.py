@@ -211,7 +211,6 @@ def submit_(
 
 
 def _ended(job: Mapping[str, Any]) -> Result:
-    """Return how a job of a service has ended, and for which inputs a batch of one was taken."""
     from tunery.reports.comparison import batch_lines
     from tunery.web.client import status_of
 

@@ -12,24 +12,8 @@ from tunery._errors import BlobError, DialectError, UsageError
 from tunery.blobs import Blobs
 from tunery.costmodels import load_cost_model
 from tunery.devices import open_device
-from tunery.dialects import (
-    Built,
-    Codegen,
-    NetworkCompiler,
-    RecordChecker,
-    Space,
-    get_dialect,
-    open_built,
-    store_built,
-)
-from tunery.domain import (
-    Artifact,
-    BlobDigest,
-    Candidate,
-    Task,
-    Verification,
-    Workload,
-)
+from tunery.dialects import Built, Codegen, NetworkCompiler, RecordChecker, Space, get_dialect, open_built, store_built
+from tunery.domain import Artifact, BlobDigest, Candidate, Task, Verification, Workload
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.services.proposer import predict
@@ -67,16 +51,13 @@ class Builder:
         self._blobs, self._device = blobs, device
 
     def compiler(self) -> str:
-        """Return the name and version of the compiler that builds here."""
         return self._dialect.compiler
 
     def build(self, task: Task, candidate: Candidate) -> Artifact:
-        """Return the built candidate."""
         with self._scratch() as directory:
             return store_built(self._blobs, self._codegen.build(task, candidate, directory))
 
     def identify(self, task: Task, body: str) -> Candidate:
-        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is."""
         return Space.of(self._dialect).identify(task, body)
 
     def part(self, task: Task, candidate: Candidate) -> Artifact | None:
@@ -140,7 +121,6 @@ class Builder:
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Give a directory to build in; what fails for want of space is told as that."""
         with self._blobs.scratch() as directory:
             try:
                 yield directory
@@ -166,7 +146,6 @@ class Checker:
         self._dialect = get_dialect(dialect)
 
     def workload(self, workload: Workload) -> str:
-        """Return why a workload must not be taken in, "" where nothing speaks against it."""
         try:
             RecordChecker.of(self._dialect).check_workload(workload)
         except (DialectError, UsageError) as error:
@@ -209,5 +188,4 @@ class Peak:
         self._dialect = get_dialect(dialect)
 
     def flops(self, spec: str, threads: int) -> float | None:
-        """Return the operations per second, None where the dialect cannot tell."""
         return Codegen.of(self._dialect).peak_flops(self._dialect.resolve_target(spec, threads))

@@ -21,16 +21,7 @@ from tunery.dialects import (
     store_built,
 )
 from tunery.dialects.onnxruntime import OnnxRuntimeDialect
-from tunery.domain import (
-    Artifact,
-    BlobDigest,
-    Candidate,
-    DeviceDescription,
-    Network,
-    Target,
-    Task,
-    TensorSpec,
-)
+from tunery.domain import Artifact, BlobDigest, Candidate, DeviceDescription, Network, Target, Task, TensorSpec
 from tunery.measuring.inputs import SETS, fitting, network_inputs, read_sets
 
 
@@ -159,7 +150,6 @@ class Importer(Preparer):
         self._dialect = get_dialect(dialect)
 
     def target(self, spec: str, threads: int, device: DeviceDescription | None = None) -> tuple[Target, str]:
-        """Return the resolved target and the compiler's name and version; `device` is one of another kind than ours."""
         if device is not None:
             return CrossCompiler.of(self._dialect).resolve_target_of(spec, threads, device), self._dialect.compiler
         return self._dialect.resolve_target(spec, threads), self._dialect.compiler

@@ -8,16 +8,8 @@ import numpy as np
 from tunery._errors import UsageError
 from tunery.costmodels import CostModel, FeatureRows, Layout, load_cost_model, with_task
 from tunery.costmodels.columns import fold
-from tunery.dialects import (
-    Observation,
-    Proposer,
-    Space,
-    get_dialect,
-)
-from tunery.domain import (
-    Candidate,
-    Task,
-)
+from tunery.dialects import Observation, Proposer, Space, get_dialect
+from tunery.domain import Candidate, Task
 
 _WITH_FALLBACK = 4  # of so many that are measured one is of another kind than the others (docs/decisions/009)
 
@@ -89,7 +81,6 @@ class ProposerHost:
         return _as_bytes(self._rows(task, [told.candidate for told in history]), len(history))
 
     def propose(self, task_key: str, n: int, told: Sequence[Observation]) -> Proposal:
-        """Take in results, then propose up to `n` candidates."""
         task, proposer = self._open[task_key]
         if told:
             proposer.observe(told)
@@ -122,13 +113,11 @@ class ProposerHost:
         return prediction
 
     def learn(self, cost_model: str) -> None:
-        """Hand a new cost model to every open search."""
         self._model = load_cost_model(cost_model)
         for _, proposer in self._open.values():
             proposer.learn(cost_model)
 
     def close(self, task_key: str) -> None:
-        """Forget a task's search, and what the dialect keeps for it."""
         task, _ = self._open.pop(task_key, (None, None))
         if task is not None:
             self._space.forget(task)
@@ -145,7 +134,6 @@ class Featurizer:
         self._space = Space.of(get_dialect(dialect))
 
     def features(self, task: Task, candidates: Sequence[Candidate]) -> Block:
-        """Return the features of candidates; those that cannot be replayed have NaN rows and no stores."""
         stores = self._space.buffer_store_features(task, candidates)
         if stores is None:
             rows = self._space.features(task, candidates)

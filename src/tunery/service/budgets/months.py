@@ -31,7 +31,6 @@ def left_of_month_s() -> float:
 
 
 def refuse_used_up(store: Store, account: str) -> None:
-    """Refuse further jobs of an account whose month is used up."""
     now = _now()
     if (found := store.months.money(account, _first(now))) is not None and not found.left:
         raise _used_up(account, found, now)
@@ -81,7 +80,6 @@ class MonthShare:
         )
 
     def leaves(self, seconds: float) -> bool:
-        """Tell whether the job's part is enough for it to work so long."""
         return self._part is None or self._spent() + self._rate * seconds < self._part.most
 
     def refusal(self) -> BudgetError:

@@ -53,7 +53,6 @@ class BudgetSplit:
         return DialectShare(name, _after(self.whole, status.spend, share))
 
     def took(self, share: DialectShare, status: JobStatus, *, tried: bool) -> None:
-        """Take in how a job stands after a dialect's turn, and whether it tried anything in it."""
         name = share.dialect
         self._outlook[name] = status.outlook
         waits = name in self._waiting and not tried
@@ -106,7 +105,6 @@ def _spend_of(one: Prospect) -> Spend:
 
 
 def left_out(refused: Mapping[str, str]) -> list[str]:
-    """Return a sentence about each dialect that takes no part."""
     return [f"the dialect {name} is left out: {why}" for name, why in refused.items()]
 
 

@@ -54,10 +54,8 @@ class JobKind(Generic[O]):
 
     @property
     def needs_output(self) -> bool:
-        """Whether it always makes a file."""
         return any(field.name == "output" and field.default is MISSING for field in fields(self.options))
 
 
 def say(work: Work, text: str) -> None:
-    """Tell who follows a job what it is busy with."""
     work.notify(Progress(work.job_id, text, 0.0, None, 0, None, None, None))

@@ -21,7 +21,6 @@ _MOST_FEW_SHOT = 64
 
 
 def check_few_shot(options: QueryOptions, _: Request) -> None:
-    """Refuse numbers that nobody means."""
     if not 0 <= options.few_shot <= _MOST_FEW_SHOT:
         raise UsageError(f"few_shot={options.few_shot} is not between 0 and {_MOST_FEW_SHOT}")
     if options.few_shot_seconds is not None and not 0 < options.few_shot_seconds <= LONGEST_S:

@@ -33,7 +33,6 @@ def check(options: FileOptions, request: Request) -> None:
 
 
 async def compile_network(work: Work, options: FileOptions) -> tuple[CompileReport, Answer]:
-    """Compile a network to the file that the options name; the answer is the report with what the network is."""
     report, network = await compile_request(work, Path(options.output), options, partial(say, work))
     return report, {**compile_data(report), "described": described(network)}
 

@@ -43,7 +43,6 @@ def _check(options: TuneOptions, request: Request) -> None:
 
 
 async def _tune(job: Job, options: TuneOptions) -> JobStatus:
-    """Tune for one dialect, or for several in turns, and compile what was reached if the options say where to."""
     assert job.status is not None
     several, reserve, output = len(job.request.dialects) > 1, _reserve(job, options), options.output
 
@@ -131,7 +130,6 @@ async def _run(job: Job, tuning: TuningJob) -> JobStatus:
 
 
 def _compiling(job: Job, account: Account | None = None) -> Work:
-    """Return what a job that has tuned compiles its network with; `account` pays for it (None: a new one)."""
     assert job.status is not None
     seconds = job.request.budget.seconds
 
@@ -155,7 +153,6 @@ def _compiling(job: Job, account: Account | None = None) -> Work:
 
 
 async def _compile(job: Job, work: Work, options: TuneOptions) -> str:
-    """Compile what a job has tuned unless it is stopped; return why that was not possible."""
     compiling = asyncio.create_task(compile_network(work, options))
     try:
         while not (await asyncio.wait([compiling], timeout=_POLL_S))[0]:

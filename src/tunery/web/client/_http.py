@@ -71,11 +71,7 @@ class ServiceClient:
 
     @classmethod
     def local(cls, path: Path) -> Self:
-        """Return the service that this user runs, which listens on the socket `path`.
-
-        Raises:
-            UsageError: there is none, or it is another user's.
-        """
+        """Return the service that this user runs, which listens on the socket `path`."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_CONNECT_S)
             try:
@@ -410,11 +406,7 @@ def status_of(job: Mapping[str, Any]) -> "JobStatus":
 
 
 def urls_in(text: str) -> list[str]:
-    """Return the URLs that a text joins by commas.
-
-    Raises:
-        UsageError: one is none.
-    """
+    """Return the URLs that a text joins by commas."""
     urls = [url.strip().rstrip("/") for url in text.split(",")]
     for url in urls:
         if not url.startswith(("http://", "https://")):

@@ -15,10 +15,6 @@ def login(url: str, token: str) -> tuple[dict[str, Any], list[str]]:
     """Check a token and keep it for the service; return the account, and which of its URLs do not answer now.
 
     The URLs of several coordinators are joined by commas. Other services' tokens stay.
-
-    Raises:
-        UsageError: a coordinator refuses the token.
-        WorkError: none answers.
     """
     urls, account, silent = urls_in(url), dict[str, Any](), list[str]()
     for one in urls:
@@ -43,9 +39,6 @@ def connect(url: str = "", token: str = "") -> ServiceClient:
     """Return the service at `url`, else at TUNERY_SERVER, else of the latest login; its token is found likewise.
 
     A URL stands for all that it was logged in with, and comes first.
-
-    Raises:
-        UsageError: nobody has logged in there.
     """
     kept, given = _kept(), url or settings().server
     urls = urls_in(given) if given else kept[0]["urls"] if kept else []
@@ -60,7 +53,6 @@ def connect(url: str = "", token: str = "") -> ServiceClient:
 
 
 def logged_in() -> str:
-    """Return the URL of the latest login, "" where there is none."""
     return next((str(login["urls"][0]) for login in _kept()), "")
 
 

@@ -57,11 +57,7 @@ def submit(
 
 
 def run_there(service: ServiceClient, request: Request, watcher: Watcher = NOBODY) -> tuple[JobStatus, dict[str, Any]]:
-    """Have a request done by a service; return how its job ended, and what it answered.
-
-    Raises:
-        TuneryError: the job has failed: the error that the same would have been here.
-    """
+    """Have a request done by a service; return how its job ended, and what it answered."""
     job = submit(service, request, None, watcher)
     watcher.began(job["id"])
     job = service.follow(job["id"], watcher.show)
@@ -74,11 +70,7 @@ def run_there(service: ServiceClient, request: Request, watcher: Watcher = NOBOD
 def compile_there(
     service: ServiceClient, request: Request, output: Path, watcher: Watcher = NOBODY
 ) -> "tuple[CompileReport, Network]":
-    """Have a service compile a model, and fetch the file to `output`.
-
-    Raises:
-        TuneryError: the job has failed, or was cancelled.
-    """
+    """Have a service compile a model, and fetch the file to `output`."""
     there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
     status, answer = run_there(service, there, watcher)
     if status.state is not JobState.DONE:
@@ -89,11 +81,7 @@ def compile_there(
 def fetch(
     service: ServiceClient, status: JobStatus, answer: Mapping[str, Any], output: Path
 ) -> "tuple[CompileReport, Network]":
-    """Fetch a job's compiled network to `output`; return what its `answer` says of it.
-
-    Raises:
-        WorkError: it has none; the message says why.
-    """
+    """Fetch a job's compiled network to `output`; return what its `answer` says of it."""
     from tunery.reports.data import compile_report
     from tunery.reports.job import COMPILED
 
@@ -105,14 +93,12 @@ def fetch(
 
 
 def progress_of(kind: str, data: Mapping[str, Any]) -> Progress | None:
-    """Return the progress that an event tells; None where it tells of something else."""
     if kind != "progress":
         return None
     return Progress(**{**data, "spend": Spend(**data["spend"]) if data.get("spend") else None})
 
 
 def _body(service: ServiceClient, request: Request, share: ShareRequest | None, watcher: Watcher) -> dict[str, Any]:
-    """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
     model, priority = request.model, share.priority if share else 0
     local, sent, options = None, {"model": model}, dict(request.options)
     if options.get("inputs"):
@@ -137,11 +123,7 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
 
 
 def _send(service: ServiceClient, path: Path, watcher: Watcher) -> dict[str, Any]:
-    """Send a model, with the files beside it that hold its weights; return how a job names them.
-
-    Raises:
-        UsageError: one of them is not there, or not in the model's directory.
-    """
+    """Send a model, with the files beside it that hold its weights; return how a job names them."""
     weights = _weights(path)
     watcher.say("sending the model")
     digest, sent = service.upload(path), dict[str, str]()
@@ -170,11 +152,7 @@ def _weights(path: Path) -> dict[str, Path]:
 
 
 def _check_elsewhere(request: Request) -> None:
-    """Refuse what a service on the network does not do for an account.
-
-    Raises:
-        UsageError: the request asks for it.
-    """
+    """Refuse what a service on the network does not do for an account."""
     from tunery.dialects import file_dialect
 
     if file_dialect(request.model):

@@ -99,8 +99,6 @@ def _core_s(used: Mapping[str, Charge], host: str) -> float:
 
 
 async def devices_now(service: Service) -> list[DeviceOut]:
-    """Return the devices as they are shown."""
-
     def ask(store: Store) -> list[tuple[KnownDevice, list[Calibration], int]]:
         counts = store.count_by_device()
         return [

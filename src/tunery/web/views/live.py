@@ -139,7 +139,6 @@ def job_row(status: JobStatus, files: Path) -> dict[str, Any]:
 
 
 def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
-    """Yield what happened to a job, oldest first; what it answers is shown elsewhere."""
     yield {"at": at(status.created_at).isoformat(), "text": "submitted"}
     told = ""
     for event in events:
