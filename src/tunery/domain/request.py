@@ -140,7 +140,7 @@ class Request:
     @classmethod
     def from_asked(cls, values: Mapping[str, Any], **more: Any) -> "Request":
         """Return what `as_asked` gave, with further fields."""
-        return cls(**{name: _decoded(name, values[name]) for name in ASKED if name in values}, **more)
+        return cls(**{name: decoded(name, values[name]) for name in ASKED if name in values}, **more)
 
 
 ASKED = ("kind", "more_shapes", *asked(Request))
@@ -155,12 +155,15 @@ def _encoded(value: object) -> Any:
     return [_encoded(one) for one in value] if isinstance(value, tuple) else value
 
 
-def _decoded(name: str, value: Any) -> Any:
+def decoded(name: str, value: Any) -> Any:
+    """Return a field of a request from its JSON."""
+    if name == "trimming":
+        return Trimming(**value)
     if name == "budget":
         return Budget.parse(value) if value else Budget()
     if name == "shapes":
         return {key: tuple(shape) for key, shape in value.items()}
-    return tuple(_decoded("shapes", one) for one in value) if name == "more_shapes" else value
+    return tuple(decoded("shapes", one) for one in value) if name == "more_shapes" else value
 
 
 MOST_SHAPES = 16

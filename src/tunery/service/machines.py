@@ -20,7 +20,7 @@ class Machine:
     last minute, `others` the number of cores that others than our workers use now; each is None where the host does not
     tell. `queue` counts the stages that wait for their turn, by kind; they
     wait at the first host; `device_queue` those that wait for a device of the host, by its kind. `trouble` is why it is
-    away, what it lacks, or that it is slow.
+    away, what it lacks, or that it is slow. `core_s` is what jobs have used of it so far, None where nobody has asked.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Machine:
     device_queue: Mapping[str, int]
     trouble: str
     devices: tuple[str, ...]
+    core_s: float | None = None
 
 
 def machines(

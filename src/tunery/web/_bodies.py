@@ -18,7 +18,7 @@ from tunery.domain import DEFAULT_KIND, Budget, JobStatus, TaskState
 from tunery.domain.request import Progress, QueryOptions, Request, asked, options_in
 from tunery.reports.data import plain, sums, task_data
 from tunery.service.kinds import KINDS, resumable
-from tunery.store import StoredAccount, StoredToken
+from tunery.store import StoredToken
 
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
@@ -241,22 +241,6 @@ class AccountChange(_Body):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} cannot be null; leave it out to keep it")
         return self
-
-
-class AccountOut(BaseModel):
-    """An account."""
-
-    name: str
-    role: str
-    weight: float
-    priority: int
-    month_money: float | None
-    upload_bytes: int | None
-    state: str
-
-    @classmethod
-    def of(cls, account: StoredAccount) -> "AccountOut":
-        return cls(**plain(account))
 
 
 class AuditOut(BaseModel):

@@ -19,7 +19,7 @@ from tunery.domain import JobState
 from tunery.reports.spending import sums, tried
 from tunery.service.budgets.months import DAY_S, month
 from tunery.store import DELETED, DISABLED, AuditEntry, Charge, Store, StoredAccount, StoredToken
-from tunery.web._bodies import AccountChange, AccountIn, AccountOut, AuditOut, NewToken, TokenIn, TokenOut, UsageOut, at
+from tunery.web._bodies import AccountChange, AccountIn, AuditOut, NewToken, TokenIn, TokenOut, UsageOut, at
 from tunery.web._files import drop_blobs
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, ROLES, Admin, Caller, Reader, Service, TheService
@@ -31,31 +31,30 @@ Name = Annotated[str, InPath(pattern="^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 
 @router.get("/me")
-async def me(caller: Reader) -> AccountOut:
+async def me(caller: Reader) -> StoredAccount:
     """Show the caller's account."""
-    return AccountOut.of(caller.account)
+    return caller.account
 
 
 @router.get("/accounts")
-async def accounts(service: TheService, _: Admin) -> list[AccountOut]:
+async def accounts(service: TheService, _: Admin) -> list[StoredAccount]:
     """List the accounts."""
-    found = await service.store.read(lambda store: store.accounts.all())
-    return [AccountOut.of(account) for account in found]
+    return await service.store.read(lambda store: store.accounts.all())
 
 
 @router.post("/accounts", status_code=201)
-async def create(account: AccountIn, service: TheService, _: Admin) -> AccountOut:
+async def create(account: AccountIn, service: TheService, _: Admin) -> StoredAccount:
     """Create an account."""
     made = StoredAccount(**account.model_dump())
     await service.store.write(lambda store: store.accounts.create(made))
-    return AccountOut.of(made)
+    return made
 
 
 @router.get("/accounts/{name}")
-async def account(name: Name, response: Response, service: TheService, caller: Reader) -> AccountOut:
+async def account(name: Name, response: Response, service: TheService, caller: Reader) -> StoredAccount:
     """Show an account."""
     _check_own(caller, name)
-    return _tagged(response, AccountOut.of(await service.store.read(lambda store: store.accounts.get(name))))
+    return _tagged(response, await service.store.read(lambda store: store.accounts.get(name)))
 
 
 @router.patch("/accounts/{name}", responses={412: {"description": "Somebody else has changed it since: look again."}})
@@ -66,17 +65,17 @@ async def change(
     service: TheService,
     _: Admin,
     if_match: Annotated[str, Header(max_length=200)] = "",
-) -> AccountOut:
+) -> StoredAccount:
     """Change an account; what is left out stays. `If-Match` takes the ETag of `GET`."""
     values = account.model_dump(exclude_unset=True)
     if account.state == DISABLED:
         await _end_jobs(service, name, service.manager.pause)
 
     def write(store: Store) -> StoredAccount:
-        check_match(if_match, AccountOut.of(store.accounts.get(name)).model_dump_json())
+        check_match(if_match, repr(store.accounts.get(name)))
         return store.accounts.change(name, values, keep_one=ADMIN)
 
-    return _tagged(response, AccountOut.of(await service.store.write(write)))
+    return _tagged(response, await service.store.write(write))
 
 
 @router.delete("/accounts/{name}", status_code=204)
@@ -149,8 +148,8 @@ async def _note(service: Service, entry: AuditEntry) -> None:
         _log.error("%s of %s was not noted: %s", entry.action, entry.account, error)
 
 
-def _tagged(response: Response, account: AccountOut) -> AccountOut:
-    response.headers["ETag"] = f'"{revision(account.model_dump_json())}"'
+def _tagged(response: Response, account: StoredAccount) -> StoredAccount:
+    response.headers["ETag"] = f'"{revision(repr(account))}"'
     return account
 
 

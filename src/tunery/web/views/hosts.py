@@ -1,6 +1,7 @@
 """Hosts and devices as they are now."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -9,35 +10,12 @@ from pydantic import BaseModel
 
 from tunery.domain import HERE, Calibration
 from tunery.reports.data import plain
+from tunery.service.machines import Machine
 from tunery.store import Charge, KnownDevice, Store
 from tunery.web._bodies import at
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
 
 router = APIRouter(prefix="/v1", tags=["operations"])
-
-
-class HostOut(BaseModel):
-    """A host: `state` is `up`, `away`, or `unused` where no job has needed it yet; `queue` counts stages that wait.
-
-    `core_s` is what jobs have used of it so far; null on live pages.
-    """
-
-    name: str
-    state: str
-    node: str
-    system: str
-    granted: int
-    busy: int
-    memory_bytes: int
-    free_bytes: int | None
-    load: float | None
-    others: float | None
-    builds: bool
-    queue: dict[str, int]
-    device_queue: dict[str, int]
-    trouble: str
-    devices: list[str]
-    core_s: float | None = None
 
 
 class CalibrationOut(BaseModel):
@@ -71,7 +49,7 @@ class DeviceOut(BaseModel):
 
 
 @router.get("/hosts")
-async def hosts(service: TheService, caller: Reader) -> list[HostOut]:
+async def hosts(service: TheService, caller: Reader) -> list[Machine]:
     """List the machines that jobs run on, the service's own first; why one is away only an administrator is told."""
     used = await service.store.read(lambda store: store.ledger_by_host())
     return await hosts_now(service, caller, used)
@@ -83,15 +61,12 @@ async def devices(service: TheService, _: Reader) -> list[DeviceOut]:
     return await devices_now(service)
 
 
-async def hosts_now(service: Service, caller: Caller, used: Mapping[str, Charge] | None = None) -> list[HostOut]:
+async def hosts_now(service: Service, caller: Caller, used: Mapping[str, Charge] | None = None) -> list[Machine]:
     """Return the hosts as they are shown: their own names, and what they say of their trouble, are administrators'."""
-    found = [HostOut(**plain(machine)) for machine in await service.manager.machines()]
+    found = await service.manager.machines()
     if used is not None:
-        found = [host.model_copy(update={"core_s": _core_s(used, host.node if host.name == HERE else host.name)})
-                 for host in found]  # fmt: skip
-    if caller.role != ADMIN:
-        found = [host.model_copy(update={"trouble": "", "node": ""}) for host in found]
-    return found
+        found = [replace(host, core_s=_core_s(used, host.node if host.name == HERE else host.name)) for host in found]
+    return found if caller.role == ADMIN else [replace(host, trouble="", node="") for host in found]
 
 
 def _core_s(used: Mapping[str, Charge], host: str) -> float:

@@ -47,7 +47,7 @@ async def hosts(service: TheService, caller: Reader) -> StreamingResponse:
 
     async def look() -> Sections:
         return {
-            "hosts": [host.model_dump(mode="json") for host in await hosts_now(service, caller)],
+            "hosts": plain(await hosts_now(service, caller)),
             "devices": [device.model_dump(mode="json") for device in await devices_now(service)],
         }
 
