@@ -16,7 +16,6 @@ TYPE_CHECKING = False  # what `typing` has
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import ThreadPoolExecutor
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -89,27 +88,19 @@ def enter(readable: "Iterable[_Path]", writable: "Iterable[_Path]" = (), *groups
     _confine((*SYSTEM, *readable), writable, groups)
 
 
-def keep(
-    thread: "ThreadPoolExecutor", readable: "Iterable[_Path]", writable: "Iterable[_Path]" = (), *groups: int,
-    process_group: int = 0,
-) -> None:  # fmt: skip
-    """Confine an executor's only thread, and the threads and processes that it starts from now on.
-
-    They read programs and these files: not even the system's settings.
-    """
-    allowed = (*_PROGRAM_FILES, *readable)
-    thread.submit(_confine, allowed, writable, groups, whole=False, process_group=process_group).result()
-
-
 def call_confined(
     call: "Callable[[], T]", readable: "Iterable[_Path]", writable: "Iterable[_Path]" = (), *groups: int,
     process_group: int = 0,
 ) -> "T":  # fmt: skip
-    """Call something in a thread that is confined as `keep` does."""
+    """Call something in a thread that is confined, with the processes that it starts.
+
+    They read programs and these files: not even the system's settings.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
+    allowed = (*_PROGRAM_FILES, *readable)
     with ThreadPoolExecutor(1) as thread:
-        keep(thread, readable, writable, *groups, process_group=process_group)
+        thread.submit(_confine, allowed, writable, groups, whole=False, process_group=process_group).result()
         return thread.submit(call).result()
 
 
@@ -241,8 +232,10 @@ def _steps(groups: "Sequence[int]", process_group: int) -> "list[_Instruction]":
     decide(_CLONE, 0, *no_namespace, *thread, (_RETURN, 0, 0, _ALLOW))
     # Landlock before its version 3 lets a file be cut short that may be read only.
     not_cut_short = ((_AND, 0, 0, _ANY_WRITING | _CUTTING), (_EQUAL, 1, 0, _CUTTING), (_RETURN, 0, 0, _ALLOW))
-    decide(_OPENAT, 2, *not_cut_short)
-    decide(_OPEN, 1, *not_cut_short)
+    only_to_read = ((_ANY_BIT, 1, 0, _ANY_WRITING | _CUTTING | os.O_CREAT), (_RETURN, 0, 0, _ALLOW))
+    opening = not_cut_short if FILES in groups else only_to_read
+    decide(_OPENAT, 2, *opening)
+    decide(_OPEN, 1, *opening)
     decide(_PRCTL, 0, *among(*_NAMES_AND_CAPABILITIES))
     decide(_FCNTL, 1, *among(*_DESCRIPTORS_AND_LOCKS))
     decide(_IOCTL, 1, *among(*_INHERITED_AND_TERMINAL))

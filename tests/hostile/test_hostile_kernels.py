@@ -16,7 +16,7 @@ from daemon_tools import wait_until
 
 from tunery._sandbox import lacking, run
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
-from tunery.dialects.kernels.process import KernelProcess
+from tunery.dialects.kernels.process import LIBRARY, KernelProcess
 
 pytestmark = [
     pytest.mark.hostile,
@@ -28,8 +28,8 @@ SECCOMP = (
     "connect", "udp", "chmod", "utimensat", "limit", "affinity", "scheduler", "priority", "shared_memory", "fork",
     "session", "execute", "memory_file", "owner",
 )  # fmt: skip
-LANDLOCK = ("read", "write", "create", "list", "remove")
-EITHER = ("signal", "tcp", "cut", "trace", "memory_of_another")
+LANDLOCK = ("read", "list")
+EITHER = ("signal", "tcp", "cut", "trace", "memory_of_another", "write", "create", "remove")
 PERHAPS = ("attribute", "namespace", "ring", "keys")
 ALL = (*SECCOMP, *LANDLOCK, *EITHER, *PERHAPS)
 ATTACKS = """
@@ -198,7 +198,7 @@ def test_no_attack_succeeds_and_without_its_part_of_the_confinement_it_does(arou
 def test_a_kernels_process_is_so_confined(around: Surroundings) -> None:
     """Memory that it shares with ours and cut short would end ours, at its next look, by a signal."""
     array = GuardedArray("y", (len(ALL) + 1,), "float32")
-    process = KernelProcess(around.library, 1, [array], ArgumentSets([]))
+    process = KernelProcess(LIBRARY, [around.library], 1, [array], ArgumentSets([]))
     try:
         array.put(np.nan)
         process.run()

@@ -191,7 +191,7 @@ FORGED = {
             int (*run)(const char *) = dlsym(0, "PyRun_SimpleString"), (*lock)(void) = dlsym(0, "PyGILState_Ensure");
             void (*unlock)(int) = dlsym(0, "PyGILState_Release");
             int state = lock();
-            run("import __main__ as m\\n"
+            run("import _child as m\\n"
                 "class Time: size = 8; true = m.TIME.pack; pack = lambda s: Time.true(s / 50)\\n"
                 "m.TIME = Time\\n"
                 "from tunery.dialects.kernels.kernel import CKernel as K\\n"

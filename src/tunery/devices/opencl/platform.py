@@ -1,15 +1,11 @@
-"""The way to OpenCL: its library, its first device, and a queue of it."""
+"""The way to OpenCL: its library, and its first device, of which this process opens nothing."""
 
 import os
-import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from tunery import _sandbox
 from tunery._errors import DialectError
 from tunery._extras import pip_install
 from tunery._processor import room_for_addresses
@@ -22,7 +18,6 @@ MOST_THREADS = "POCL_MAX_PTHREAD_COUNT"
 """The variable that tells PoCL, before it starts, how many threads its device has."""
 _VENDORS = Path("/etc/OpenCL/vendors")
 _ELSEWHERE = frozenset({"OCL_ICD_VENDORS", "OCL_ICD_FILENAMES"})  # what names drivers of other places
-T = TypeVar("T")
 
 
 def no_library() -> str:
@@ -30,29 +25,12 @@ def no_library() -> str:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The module `cl`, a device that nothing was opened of yet, and the `thread` that does it; `kept`: it is kept."""
+class FoundDevice:
+    """A device, and its number among all; `is_confined`: PoCL is the only driver, and runs kernels confined."""
 
-    cl: Any
     device: Any
-    thread: ThreadPoolExecutor
-    kept: bool
-
-
-@dataclass(frozen=True)
-class OpenClQueue:
-    """One device of OpenCL in this process, with a context and a queue that keeps the time. What compiles or runs a
-    user's source is called in `thread`, which reads no files of others; nor do PoCL's threads, where it alone is
-    installed."""
-
-    cl: Any
-    device: Any
-    context: Any
-    queue: Any
-    thread: ThreadPoolExecutor
-
-    def call(self, work: Callable[[], T]) -> T:
-        return self.thread.submit(work).result()
+    number: int
+    is_confined: bool
 
     @property
     def name(self) -> str:
@@ -60,54 +38,23 @@ class OpenClQueue:
 
 
 @cache
-def find() -> Found:
-    """Find the first GPU, or else the first device, once in a process. PoCL starts its threads here, on the cores that
-    the process may use, and with the rights of the one that finds it."""
-    # What PoCL compiles is kept in our cache, and only while it is used.
-    directory = cache_directory() / "opencl"
+def find() -> FoundDevice:
+    """Find the first GPU, or else the first device, once in a process."""
+    directory = cache_directory() / "opencl"  # which PoCL wants to write, also where it compiles nothing
     directory.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("POCL_CACHE_DIR", str(directory))
-    os.environ.setdefault("POCL_KERNEL_CACHE", "0")
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     try:
         import pyopencl as cl
     except ImportError as error:
         raise DialectError(no_library()) from error
-    thread = ThreadPoolExecutor(1, "opencl")
     drivers = [one.name for place in (_VENDORS, Path(cl.__file__).parent / ".libs") for one in place.glob("*.icd")]
-    elsewhere = _ELSEWHERE & os.environ.keys()
-    alone = bool(drivers) and not elsewhere and all("pocl" in one for one in drivers)
-    if alone:
-        _keep(thread)
-    return Found(cl, thread.submit(_first, cl).result(), thread, alone)
-
-
-@cache
-def connect() -> OpenClQueue:
-    found = find()
-    context, queue = found.thread.submit(_opened, found.cl, found.device).result()
-    if not found.kept:  # other drivers open a GPU's files first
-        _keep(found.thread)
-    return OpenClQueue(found.cl, found.device, context, queue, found.thread)
-
-
-def _keep(thread: ThreadPoolExecutor) -> None:
-    readable = (*_sandbox.SYSTEM, _VENDORS.parent, sys.prefix, sys.base_prefix)
-    _sandbox.keep(thread, readable, [os.environ["POCL_CACHE_DIR"]], _sandbox.FILES, _sandbox.PROGRAMS)
-
-
-def _first(cl: Any) -> Any:
+    is_pocl = bool(drivers) and not _ELSEWHERE & os.environ.keys() and all("pocl" in one for one in drivers)
     with room_for_addresses():  # without it, that of a GPU would say nothing of itself, and another be taken
         try:
             devices = [one for platform in cl.get_platforms() for one in platform.get_devices()]
         except cl.Error:
             devices = []
-        if not devices:
-            raise DialectError(NO_PLATFORM)
-        return next((one for one in devices if one.type & cl.device_type.GPU), devices[0])
-
-
-def _opened(cl: Any, device: Any) -> tuple[Any, Any]:
-    with room_for_addresses():
-        context = cl.Context([device])
-        return context, cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+    if not devices:
+        raise DialectError(NO_PLATFORM)
+    number = next((n for n, one in enumerate(devices) if one.type & cl.device_type.GPU), 0)
+    return FoundDevice(devices[number], number, is_pocl)

@@ -4,7 +4,7 @@ kernel_file    our TOML form, and all checks; kernel_tuner: Kernel Tuner's T1, c
 specification  a kernel as read, in plain data; expressions, formulas: what a file may compute
 configurations (beside this room)  the space, and the search of it
 gcc            builds one in C; cross: for another host's processor
-kernel         runs one between guard pages (buffers), in C in a process of its own (process, _child)
+kernel         runs one between guard pages (buffers), but for CUDA in a process of its own (process, _child)
 delivery       the best one as a file
 opencl         the dialect of those in OpenCL
 """
@@ -61,7 +61,7 @@ from tunery.domain.closed_target import read_target
 if TYPE_CHECKING:
     from tunery.dialects.kernels.kernel import BuiltKernel
 
-_BUILD = "3"
+_BUILD = "4"
 """Counts changes of how a configuration becomes a kernel."""
 _REFERENCE = canonical_json({"reference": True})
 _PARAMETERS = "parameters"

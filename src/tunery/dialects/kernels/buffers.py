@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,7 +18,6 @@ _ALIGNED = 64
 _GUARD = 16 << 20  # bytes on each side, which take addresses and no memory
 _KNOWN = 0xA5
 _SETS_BYTES, _MOST_SETS = 16 << 20, 1 << 13
-_SHUFFLED = 1 << 16  # numbers; more are only moved, which is much sooner done
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -78,11 +77,11 @@ def seal(file: int) -> None:
 class ArgumentSets:
     """Many sets of a kernel's arguments in one file in memory, one after the other, for calls that follow each other.
 
-    Each set has its own numbers of the varied inputs, drawn from those that were given, and outputs of its own.
+    Each set has numbers of its own in the varied inputs, and outputs of its own.
     `shared` is what another process needs to have the same memory.
     """
 
-    def __init__(self, arguments: Sequence[Argument]) -> None:
+    def __init__(self, arguments: Sequence[Argument], aligned: int = _ALIGNED) -> None:
         places: list[int | str] = []
         size, self._parts = 0, dict[str, tuple[int, Argument]]()
         for one in arguments:
@@ -91,10 +90,10 @@ class ArgumentSets:
                 continue
             self._parts[one.name] = (size, one)
             places.append(size)
-            size += -(-math.prod(one.shape) * np.dtype(one.dtype).itemsize // _ALIGNED) * _ALIGNED
-        self._size = max(size, _ALIGNED)
+            size += -(-math.prod(one.shape) * np.dtype(one.dtype).itemsize // aligned) * aligned
+        self._size = max(size, aligned)
         self.count = min(max(_SETS_BYTES // self._size, 1), _MOST_SETS)
-        self._filled, self._drawn = 0, dict[str, tuple[Array, Array]]()
+        self._filled = 0
         self._random = np.random.default_rng()
         file = os.memfd_create("sets", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, file)
@@ -103,25 +102,12 @@ class ArgumentSets:
         self._memory = mmap.mmap(file, 0)
         self.shared = (file, self._size, self._size * self.count, *places)
 
-    def empty(self) -> None:
-        """Have all sets filled anew, as there are other inputs."""
-        self._filled = 0
-
-    def fill(self, count: int, inputs: Mapping[str, Array]) -> None:
-        """Have at least so many sets hold numbers of these inputs, in an order that nobody knows."""
-        if count <= self._filled:
-            return
+    def fill(self, count: int) -> None:
+        """Have at least so many sets hold numbers of their own."""
         for name, (_, one) in self._parts.items():
-            if not one.output and (values := inputs[name].reshape(-1)).size:
-                if not self._filled:
-                    some = self._random.choice(values.size, min(values.size, self.count), replace=False)
-                    if values.size <= _SHUFFLED:
-                        values = self._random.permutation(values)
-                    self._drawn[name] = values, np.resize(some, self.count)
-                values, begins = self._drawn[name]
-                for row, begin in zip(self._rows(name)[self._filled : count], begins[self._filled :], strict=False):
-                    row[: values.size - begin], row[values.size - begin :] = values[begin:], values[:begin]
-        self._filled = count
+            for row in self._rows(name)[self._filled : count] if not one.output else ():
+                row[...] = drawn(self._random, one)
+        self._filled = max(self._filled, count)
 
     def array(self, name: str, number: int) -> Array:
         """Return one set's array."""
@@ -132,3 +118,14 @@ class ArgumentSets:
         kind = np.dtype(one.dtype)
         shape, steps = (self.count, math.prod(one.shape)), (self._size, kind.itemsize)
         return np.ndarray(shape, kind, self._memory, place, steps)
+
+
+def drawn(random: np.random.Generator, one: Argument) -> Array:
+    """Return new numbers for a varied input, in its range: what was met of them before does not help."""
+    size, kind, low, high = math.prod(one.shape), np.dtype(one.dtype), one.fill.low, one.fill.high
+    if kind.kind != "f":
+        return random.integers(int(low), int(high), size, kind, endpoint=True)
+    values = random.random(size, np.float64 if kind.itemsize > 4 else np.float32)
+    values *= high - low
+    values += low
+    return np.asarray(values.astype(kind, copy=False))

@@ -5,7 +5,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from typing_extensions import override
@@ -16,15 +16,13 @@ from tunery.dialects import Array, Kernel
 from tunery.dialects.configurations.expressions import ExpressionError
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
 from tunery.dialects.kernels.formulas import compute
-from tunery.dialects.kernels.process import ROUND_TRIP_S, KernelProcess
+from tunery.dialects.kernels.process import LIBRARY, ROUND_TRIP_S, KernelProcess
 from tunery.dialects.kernels.specification import Argument, KernelSpecification, decoded
 
 _SPREAD = 2_654_435_761
 _CLOSE, _CLOSE_HALF = 1e-3, 1e-2
 _MANY, _FIRST, _ONE_IN = 16, 2, 4
 """Of many calls, of the first samples, and of one in so many others the answers are looked at."""
-_LONG_S = 1e-3
-"""A call that takes longer is not made before those that are timed, for its code and data to be at hand."""
 
 
 class Buffer(Protocol):
@@ -87,13 +85,13 @@ class BuiltKernel(Kernel):
             chosen[[0, -1]] = False
             self._buffers[one.name].put(np.where(chosen, np.roll(flat, 1), flat).reshape(one.shape))
         self.call()
-        answers = [self._answer()]
+        answers = [self.answer()]
         for call in (self.call, self.call_anew):
             self.poison()
             call()
-            answers.append(self._answer())
+            answers.append(self.answer())
         for answer in answers[:-1]:
-            _check_alike(answer, answers[-1])
+            check_alike(answer, answers[-1])
 
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
@@ -132,9 +130,14 @@ class BuiltKernel(Kernel):
             now = buffer.array
             if not (_identical(now, given) or np.array_equal(now, given, equal_nan=given.dtype.kind == "f")):
                 raise DialectError(f"the kernel has written to its input {name}")
-        return self._answer()
+        return self.answer()
 
-    def _answer(self) -> list[Array]:
+    def is_looked_at(self) -> bool:
+        """Whether the answers of the next sample are looked at: of the first ones, and of one in so many others."""
+        self._samples += 1
+        return self._samples <= _FIRST or bool(self._random.random() * _ONE_IN < 1)
+
+    def answer(self) -> list[Array]:
         return [self._buffers[one.name].array.copy() for one in self._spec.outputs]
 
     @property
@@ -143,38 +146,23 @@ class BuiltKernel(Kernel):
         return [one for one in self._spec.inputs if one.fill.varies]
 
 
-class QueuedKernel(BuiltKernel):
-    """A kernel on a device's queue, where new inputs are written between calls and events tell the calls' time."""
-
-    @abstractmethod
-    def call_on_new(self, calls: int) -> float:
-        """As `call`, but with new numbers in all `varied` inputs before each call."""
-
-    @override
-    def time_on_new(self, calls: int) -> float:
-        self.poison()
-        elapsed_s = self.call_on_new(calls)
-        self._samples += 1
-        if self._samples <= _FIRST or self._random.random() * _ONE_IN < 1:
-            answer = self._answer()
-            self.poison()
-            self.call_anew()
-            _check_alike(answer, self._answer())
-        return elapsed_s
-
-
-class CKernel(BuiltKernel):
-    """A kernel in C, which is timed from here. Each sample is taken in a process that has never called it before."""
+class ProcessKernel(BuiltKernel):
+    """A kernel in a process, which is timed from here. Each sample is taken in one that has never called it before."""
 
     least_sample_s = 20 * ROUND_TRIP_S
+    _warm_below_s = 1e-3
+    """A call that takes longer is not made before those that are timed, for its code and data to be at hand."""
 
-    def __init__(self, specification: KernelSpecification, path: Path, device: Device, threads: int) -> None:
+    def __init__(
+        self, specification: KernelSpecification, code: str, words: Sequence[object], threads: int, *,
+        aligned: int = 64, zone: int = 0, **more: Any,
+    ) -> None:  # fmt: skip
         arrays = [one for one in specification.arguments if not one.scalar]
-        memory = {one.name: GuardedArray(one.name, one.shape, one.dtype) for one in arrays}
+        memory = {one.name: GuardedArray(one.name, one.shape, one.dtype, aligned=aligned, zone=zone) for one in arrays}
         super().__init__(specification, memory)
-        self._sets = ArgumentSets(specification.arguments)
+        self._sets = ArgumentSets(specification.arguments, aligned)
         guarded = [memory.get(one.name) for one in specification.arguments]
-        self._process = KernelProcess(path, threads, guarded, self._sets, device.clock)
+        self._process = KernelProcess(code, words, threads, guarded, self._sets, **more)
         self._end = weakref.finalize(self, self._process.close)
         self._right: dict[int, list[Array]] = {}  # by a set's number, the answers of calls that came alone
         self._call_s = math.inf  # the least that a call took
@@ -182,7 +170,6 @@ class CKernel(BuiltKernel):
     @override
     def give(self, arrays: Mapping[str, Array]) -> None:
         super().give(arrays)
-        self._sets.empty()
         self._right.clear()
 
     @override
@@ -206,10 +193,9 @@ class CKernel(BuiltKernel):
 
         Those of a few calls, which may be large, are looked at in the first samples and in one of four.
         """
-        self._sets.fill(calls, self._given)
-        self._samples += 1
+        self._sets.fill(calls)
         checked = set[int]()
-        if calls >= _MANY or self._samples <= _FIRST or self._random.random() * _ONE_IN < 1:
+        if self.is_looked_at() or calls >= _MANY:
             known = [number for number in self._right if number < calls - 1]
             new = len(known) < _FIRST or self._random.random() * _ONE_IN < 1
             checked = {int(self._random.integers(calls) if new else self._random.choice(known)), calls - 1}
@@ -219,14 +205,13 @@ class CKernel(BuiltKernel):
             self._call_s = min(self._call_s, self._process.run(1, each))
             self._right[each] = self._answer_of(each)
         self._process.restart()
-        if self._call_s < _LONG_S:
+        if self._call_s < self._warm_below_s:
             self._process.run()
-        self._process.touch(calls)
         for each in checked:
             self._poison_set(each)
         elapsed_s = self._process.run(calls, 0)
         for each, answer in [(each, self._answer_of(each)) for each in checked]:
-            _check_alike(answer, self._right[each])
+            check_alike(answer, self._right[each])
         return elapsed_s
 
     def _poison_set(self, number: int) -> None:
@@ -237,12 +222,19 @@ class CKernel(BuiltKernel):
         return [self._sets.array(one.name, number).copy() for one in self._spec.outputs]
 
 
+class CKernel(ProcessKernel):
+    """A kernel in C: a shared library."""
+
+    def __init__(self, specification: KernelSpecification, path: Path, device: Device, threads: int) -> None:
+        super().__init__(specification, LIBRARY, [path], threads, clock=device.clock)
+
+
 def _poison(one: Argument) -> float:
     kind = np.dtype(one.dtype)
     return np.nan if kind.kind == "f" else int(np.iinfo(kind).min)
 
 
-def _check_alike(mine: Sequence[Array], right: Sequence[Array]) -> None:
+def check_alike(mine: Sequence[Array], right: Sequence[Array]) -> None:
     """Check that calls that were timed have worked as one does alone."""
     if not all(_alike(one, other) for one, other in zip(mine, right, strict=True)):
         raise DialectError(

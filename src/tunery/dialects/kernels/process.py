@@ -1,83 +1,119 @@
-"""A kernel in C in processes of its own: what its author wrote runs there, and the clock is here."""
+"""A user's kernel in processes of its own: what its author wrote runs there, and the clock is here."""
 
 import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from tunery import _sandbox
 from tunery._errors import DialectError
-from tunery._processor import keep_to_cores
 from tunery.dialects.kernels import _child
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
 
 ROUND_TRIP_S = 5e-5
 """What the way to the process and back may take: so much of what a call takes here is not counted."""
+_ROOMS = [str(Path(module.__file__ or "").parent) for module in (_sandbox, _child)]
 _START = (
-    "import sys; sys.path += sys.argv[1:3]; import _child, _sandbox; del sys.path[-2:]; "
-    "_child.main(_sandbox.enter, *sys.argv[3:])"
+    "import sys; sys.path += sys.argv[2:4]; import _sandbox, _child{}; del sys.path[-2:]; _child.main(sys.argv[1], {})"
 )
-_KEPT = ("OMP_", "GOMP_", "GOTO_", "MALLOC_", "LD_LIBRARY_PATH")
+LIBRARY = _START.format("", "_child.serve_library(_sandbox.enter)")
+PROGRAM = _START.format(", _opencl_child", "_opencl_child.serve(_sandbox)")
+"""What is started for kernels in C, and for those in OpenCL."""
+_OPTIONS = {LIBRARY: ["-I", "-S"], PROGRAM: ["-I"]}
+_KEPT = ("OMP_", "GOMP_", "GOTO_", "MALLOC_", "LD_LIBRARY_PATH", "OCL_ICD_", "OPENCL_", "POCL_")
+_END_S = 5.0
 _PINS = frozenset({"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"})  # a confined process may not pin threads
 
 
+class Starter:
+    """A process that starts others, which have none of our variables, and descriptors of what they need alone."""
+
+    def __init__(self, code: str, more: Mapping[str, str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        kept = {name: of for name, of in os.environ.items() if name.startswith(_KEPT) and name not in _PINS}
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, *_OPTIONS[code], "-c", code, str(theirs.fileno()), *_ROOMS], env={**kept, **more},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        weakref.finalize(self, _end, self._control, process)
+
+    def start(self, words: Sequence[object], files: Sequence[int]) -> tuple[socket.socket, int]:
+        """Start a process; return a connection to it, and a descriptor of it."""
+        wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._control, ["\0".join(map(str, words)).encode()], [theirs.fileno(), *files])
+        message, processes, *_ = socket.recv_fds(wire, 1, 1)
+        if not message:
+            raise BrokenPipeError("what starts kernels has ended")
+        return wire, processes[0]
+
+
+def _end(control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    control.close()
+    process.wait()
+
+
+@cache
+def _starter(code: str, more: tuple[tuple[str, str], ...], owner: int) -> Starter:  # noqa: ARG001 - whose it is
+    return Starter(code, dict(more))
+
+
+def start(
+    code: str, words: Sequence[object], files: Sequence[int] = (), more: Mapping[str, str] = {}
+) -> tuple[socket.socket, int]:
+    """Start a process that serves such code, of the words and files that it takes."""
+    for is_last in (False, True):
+        try:
+            return _starter(code, tuple(more.items()), os.getpid()).start(words, files)
+        except OSError as error:
+            _starter.cache_clear()
+            if is_last:
+                raise DialectError(f"the kernel's process cannot be started: {error}") from error
+    raise AssertionError
+
+
 class KernelProcess:
-    """A process that loads a kernel's library, and calls it on arrays that it shares with this one.
+    """A process that loads a kernel, and calls it on arrays that it shares with this one.
 
     It gets none of our variables, is confined, and runs on as many cores as the kernel has threads. `arrays` are the
-    kernel's arguments, None where one is a number. `restart` begins again, with nothing that the kernel has kept.
+    kernel's arguments, None where one is a number; `words` and `load` what else the `code` is told, `more` its
+    variables. `restart` begins again, with nothing that the kernel has kept.
 
     Raises:
-        DialectError: the library cannot be loaded.
+        DialectError: the kernel cannot be loaded.
     """
 
-    def __init__(
-        self, library: Path, threads: int, arrays: Sequence[GuardedArray | None], sets: ArgumentSets,
-        clock: Callable[[], float] = time.perf_counter,
+    def __init__(  # noqa: PLR0917 - what a process is made of
+        self, code: str, words: Sequence[object], threads: int, arrays: Sequence[GuardedArray | None],
+        sets: ArgumentSets, clock: Callable[[], float] = time.perf_counter,
+        more: Mapping[str, str] = {}, load: bytes = _child.LOAD,
     ) -> None:  # fmt: skip
-        self._clock, self._threads, self._call = clock, threads, -1
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._wire = self._control
-        with theirs:
-            shared = [one and one.shared for one in arrays]
-            modules = [Path(_sandbox.__file__).parent, Path(_child.__file__).parent]
-            told = [library, theirs.fileno(), threads, ";".join(",".join(map(str, one or ())) for one in shared),
-                    ",".join(map(str, sets.shared))]  # fmt: skip
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _START, *map(str, (*modules, *told)), *_readable()],
-                    env={name: value for name, value in os.environ.items()
-                         if name.startswith(_KEPT) and name not in _PINS},
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno(), int(sets.shared[0]), *(one[0] for one in shared if one)],
-                )  # fmt: skip
-            except OSError as error:
-                self._control.close()
-                raise DialectError(f"the kernel's process cannot be started: {error}") from error
+        self._code, self._more, self._load = code, more, load
+        self._threads, self._clock, self._call = threads, clock, -1
+        shared = [one and one.shared for one in arrays]
+        self._words = [";".join(",".join(map(str, one[1:] if one else ())) for one in shared),
+                       ",".join(map(str, sets.shared[1:])), *words, *readable()]  # fmt: skip
+        self._files = [*(one[0] for one in shared if one), int(sets.shared[0])]
         self.restart()
 
     def restart(self) -> None:
         """End the process that has called the kernel, and load it in another."""
-        self._end_call()
-        self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                keep_to_cores(self._process.pid, self._threads)
-                socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
-                self._call = os.pidfd_open(*struct.unpack("i", self._control.recv(4)))
-            except (OSError, struct.error) as error:
-                self.close()
-                raise DialectError(f"the kernel's process cannot be started: {error}") from error
+        self.close()
+        cores = sorted(os.sched_getaffinity(0))[: self._threads]
+        words = [",".join(map(str, cores)), *self._words]
+        self._wire, self._call = start(self._code, words, self._files, self._more)
         try:
-            refused = self._ask(_child.LOAD)[0].rstrip(b"\0").decode(errors="replace")
+            refused = self._ask(self._load)[0].rstrip(b"\0").decode(errors="replace")
         except DialectError:
             self.close()
             raise
@@ -87,16 +123,22 @@ class KernelProcess:
 
     def _ask(self, order: bytes) -> tuple[bytes, float]:
         """Return the answer and how long it took."""
-        start = self._clock()
-        with suppress(OSError):  # where the process is gone, there is no answer
+        start_s = self._clock()
+        with suppress(OSError):  # where the process is gone, its end is the answer
             self._wire.send(order)
         try:
             answer = self._wire.recv(512)
         except OSError:
             answer = b""
-        took_s = self._clock() - start
+        took_s = self._clock() - start_s
+        if len(answer) == _child.CODE.size and has_ended(self._call):
+            code = _child.CODE.unpack(answer)[0]
+            self.close()
+            reason = f" by {signal.Signals(-code).name}" if code < 0 else ""
+            raise DialectError(f"the kernel has ended its process{reason}")
         if not answer:
-            raise DialectError(f"the kernel has ended its process{_reason(self._end_call(patience_s=1.0))}")
+            self.close()
+            raise DialectError("the kernel's process was ended")
         return answer, took_s
 
     def run(self, calls: int = 1, first: int = _child.GUARDED) -> float:
@@ -104,45 +146,39 @@ class KernelProcess:
 
         The time is that of the clock here, less the way, unless the process's own says that it was longer.
         """
-        answer, took_s = self._ask(_child.ORDER.pack(calls, first))
-        if len(answer) != _child.TIME.size:
-            raise DialectError("the kernel has written to a socket that is not its own")
-        told_s, least_s = _child.TIME.unpack(answer)[0], max(took_s - ROUND_TRIP_S, 0.0)
+        self._order(_child.PREPARE, calls, first)
+        told_s, took_s = self._order(_child.RUN, calls, first)
+        self._order(_child.READ, calls, first)
+        least_s = max(took_s - ROUND_TRIP_S, 0.0)
         return told_s if least_s < told_s <= took_s else least_s
 
-    def touch(self, sets: int) -> None:
-        """Have the memory of so many sets at hand, so that no call waits for it."""
-        self._ask(_child.ORDER.pack(0, sets))
-
-    def _end_call(self, patience_s: float = 0.0) -> int:
-        """End the process that calls the kernel, where it does not end by itself; return how it ended."""
-        if self._call < 0:
-            return 0
-        self._wire.close()
-        if not select.select([self._call], [], [], patience_s)[0]:
-            with suppress(ProcessLookupError):  # it has just ended, as nobody will say more
-                signal.pidfd_send_signal(self._call, signal.SIGKILL)
-        os.close(self._call)
-        self._call = -1
-        code = self._control.recv(4)
-        return int(struct.unpack("i", code)[0]) if code else 0
+    def _order(self, kind: int, calls: int, first: int) -> tuple[float, float]:
+        answer, took_s = self._ask(_child.ORDER.pack(kind, calls, first))
+        if len(answer) != _child.TIME.size:
+            raise DialectError("the kernel has written to a socket that is not its own")
+        return _child.TIME.unpack(answer)[0], took_s
 
     def close(self) -> None:
         if self._call >= 0:
-            os.close(self._call)
+            end(self._wire, self._call)
             self._call = -1
-        self._process.kill()
-        self._process.wait()
-        self._wire.close()
-        self._control.close()
+
+
+def end(wire: socket.socket, process: int) -> None:
+    """End a process that was started here."""
+    wire.close()
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    has_ended(process, _END_S)  # what it has of the cores is free for the next
+    os.close(process)
+
+
+def has_ended(process: int, patience_s: float = 0.0) -> bool:
+    return bool(select.select([process], [], [], patience_s)[0])
 
 
 @cache
-def _readable() -> list[str]:
+def readable() -> list[str]:
     """Return where libraries may be, beside the system's directories."""
     found = [sys.prefix, sys.base_prefix, *os.environ.get("LD_LIBRARY_PATH", "").split(":")]
     return [path for path in found if path]
-
-
-def _reason(code: int) -> str:
-    return f" by {signal.Signals(-code).name}" if code < 0 else ""

@@ -1,11 +1,10 @@
 """Kernels in OpenCL, on the first device of OpenCL here.
 
-program    builds one, and runs it on the device's queue
+program    builds one, and calls it in processes of its own (`_opencl_child`)
 """
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
-from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, connect, no_library
+from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, find, no_library
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.launched import LaunchedDialect
@@ -25,7 +24,7 @@ from tunery.dialects.kernels.launched.sizes import Sizes
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Environment, Target
 
-_BUILD = "1"
+_BUILD = "2"
 """Counts changes of how a configuration becomes a kernel."""
 _LOOK_S = 60.0
 
@@ -42,7 +41,7 @@ class OpenClDialect(LaunchedDialect):
     @override
     def compiler(self) -> str:
         try:
-            found = connect().device.platform.version.strip()
+            found = find().device.platform.version.strip()
         except DialectError:
             found = "OpenCL absent"
         return f"{found} build {_BUILD}"
@@ -55,7 +54,7 @@ class OpenClDialect(LaunchedDialect):
     def doctor(self) -> Iterable[Check]:
         if importlib.util.find_spec("pyopencl") is None:
             return (Check("OpenCL", CheckState.ABSENT, "not there (needed for kernels in OpenCL)", no_library()),)
-        look = "from tunery.devices.opencl.platform import connect; print(connect().name)"
+        look = "from tunery.devices.opencl.platform import find; print(find().name)"
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
@@ -72,7 +71,7 @@ class OpenClDialect(LaunchedDialect):
         if threads < 1:
             raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
         try:
-            here = {"kind": "opencl", "device": connect().name}
+            here = {"kind": "opencl", "device": find().name}
         except DialectError as error:
             raise TargetError(f"{error}; see `tunery doctor`") from error
         if spec != "native":
@@ -96,24 +95,23 @@ class OpenClDialect(LaunchedDialect):
     ) -> None:
         from tunery.dialects.kernels.opencl.program import build
 
-        path.write_text(json.dumps(asdict(build(connect(), kernel, source, function, configuration))))
+        path.write_text(json.dumps(asdict(build(kernel, source, function, configuration))))
 
     @override
     def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> BuiltKernel:
         from tunery.dialects.kernels.opencl.program import OpenClKernel, OpenClProgram
 
         program = TypeAdapter(OpenClProgram).validate_json(path.read_bytes())
-        return OpenClKernel(kernel, program, connect())
+        return OpenClKernel(kernel, program, threads)
 
     @override
     def _launch(self, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target) -> Sizes:
         from tunery.dialects.kernels.opencl.program import build
 
-        return build(connect(), kernel, kernel.source, kernel.function, configuration).launch
+        return build(kernel, kernel.source, kernel.function, configuration).launch
 
     @override
     def _rebuilt(self, kernel: KernelSpecification, configuration: Mapping[str, Value], threads: int) -> BuiltKernel:
         from tunery.dialects.kernels.opencl.program import OpenClKernel, build
 
-        os.environ.setdefault(MOST_THREADS, str(threads))  # of the first kernel that a process loads
-        return OpenClKernel(kernel, build(connect(), kernel, kernel.source, kernel.function, configuration), connect())
+        return OpenClKernel(kernel, build(kernel, kernel.source, kernel.function, configuration), threads)

@@ -1,29 +1,44 @@
-"""Kernels in OpenCL: built from the author's source under its parameters, run on a queue, timed by its events."""
+"""Kernels in OpenCL: built from the author's source under its parameters, and called in a process of their own."""
 
+import fcntl
+import json
 import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typing_extensions import override
 
 from tunery._errors import DialectError, brief
-from tunery.devices.opencl.platform import OpenClQueue
-from tunery.dialects import Array
+from tunery.devices.opencl.platform import find
 from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels.buffers import GuardedArray
+from tunery.dialects.kernels._child import CODE
 from tunery.dialects.kernels.gcc import macros
-from tunery.dialects.kernels.kernel import QueuedKernel
+from tunery.dialects.kernels.kernel import ProcessKernel
 from tunery.dialects.kernels.launched.sizes import Sizes, sizes
+from tunery.dialects.kernels.process import PROGRAM, end, has_ended, readable, start
 from tunery.dialects.kernels.specification import Argument, KernelSpecification
+from tunery.domain import digest
 
 _TYPES = {
     "float16": "half", "float32": "float", "float64": "double", "int8": "char", "uint8": "uchar", "int16": "short",
     "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
 }  # fmt: skip
 _ZONE = 4096  # bytes on each side of an array that the device sees, and nobody may change
-_AT_ONCE = 64  # calls in the queue
+_LONGEST_S = 100.0
+_MOST_ERRORS = 3
+_REQUIRED = "libtunery-runs.so"
+_LINKER = '#!/bin/sh\nexec {linker} --no-as-needed "${{0%/*}}/{required}" "$@"\n'
+_ERROR = re.compile(r"(?:\.cl:(\d+):\d+: )?(?:fatal )?error: (?:\S*\.cl:(\d+):\d+: )?(.*)")
 
 
 @dataclass(frozen=True)
@@ -36,180 +51,174 @@ class OpenClProgram:
     launch: Sizes
 
 
-def build(
-    to: OpenClQueue, kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value]
-) -> "OpenClProgram":
+class _Driver:
+    """What compiles and links programs here, and where it puts what it makes, which goes with this process."""
+
+    def __init__(self) -> None:
+        self.found, self.users = find(), 0
+        self._directory = Path(tempfile.mkdtemp(prefix="tunery-opencl-"))
+        weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        self._compiler = list[_Started]()
+        weakref.finalize(self, _end_all, self._compiler)
+        made = self._directory / "cache"
+        made.mkdir()
+        self.variables = {"POCL_CACHE_DIR": str(made), "POCL_KERNEL_CACHE": "1", "PYOPENCL_NO_CACHE": "1"}
+        if self.found.is_confined and (linker := shutil.which("ld")):
+            self.variables["COMPILER_PATH"] = str(self._directory)
+            self._write_linker(linker)
+
+    def _write_linker(self, linker: str) -> None:
+        """Have a kernel's library require another one, without which PoCL cannot load it where it was linked."""
+        something, made = self._directory / "something", self._directory / "something.o"
+        something.write_text(_REQUIRED)
+        subprocess.run([linker, "-r", "-b", "binary", "-o", made, something], check=True)
+        required = self._directory / _REQUIRED
+        subprocess.run([linker, "-shared", "-soname", _REQUIRED, "-o", required, made], check=True)
+        (script := self._directory / "ld").write_text(_LINKER.format(linker=linker, required=_REQUIRED))
+        script.chmod(0o755)
+
+    def words(self, task: str) -> list[object]:
+        return [task, self.found.number, "confined" if self.found.is_confined else ""]
+
+    def _start(self, task: str) -> "_Started":
+        cores = ",".join(map(str, os.sched_getaffinity(0)))
+        log = os.memfd_create("log", os.MFD_CLOEXEC)
+        fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
+        words = [cores, "", "", *self.words(task), *readable()]
+        wire, process = start(PROGRAM, words, [log], self.variables)
+        wire.settimeout(_LONGEST_S)
+        return _Started(wire, process, log)
+
+    def order(self, program: OpenClProgram, **more: object) -> bytes:
+        """Return what a process is told of a program, whose source it reads from a file."""
+        path = self._directory / f"{digest(program.source)}.cl"
+        path.write_text(program.source, encoding="utf-8")
+        told = {"path": str(path), "function": program.function, "options": program.options,
+                "whole": program.launch.whole, "group": program.launch.group, **more}  # fmt: skip
+        return json.dumps(told).encode()
+
+    def compile(self, program: OpenClProgram) -> dict[str, Any]:
+        """Return what the compiler says of a program: its kernels, or a log."""
+        if not self.users:
+            for left in (*self._directory.glob("*.cl"), *self._directory.glob("cache/*")):
+                shutil.rmtree(left, ignore_errors=True)
+                left.unlink(missing_ok=True)
+        if not self._compiler:
+            self._compiler.append(self._start("compile"))
+        [started] = self._compiler
+        os.ftruncate(started.log, 0)
+        try:
+            started.wire.send(self.order(program))
+            answer = started.wire.recv(1 << 18)
+        except OSError:
+            answer = b""
+        if len(answer) <= CODE.size:
+            _end_all(self._compiler)
+            raise DialectError(f"OpenCL's compiler did not end with {program.function}; it took too long, or failed")
+        started.check(program.function)
+        return dict(json.loads(answer))
+
+    def link(self, order: bytes, function: str) -> None:
+        """Have PoCL make a kernel's library for a launch, and put it where it finds it again."""
+        started = self._start("link")
+        try:
+            started.wire.send(order)
+            if not has_ended(started.process, _LONGEST_S):
+                raise DialectError(f"OpenCL does not link {function} within {_LONGEST_S:g} seconds")
+            started.check(function)
+        finally:
+            _end_all([started])
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A process of the driver; what its compiler writes goes to `log`."""
+
+    wire: socket.socket
+    process: int
+    log: int
+
+    def check(self, function: str) -> None:
+        if errors := _errors(os.pread(self.log, 1 << 16, 0).decode(errors="replace")):
+            raise DialectError(f"OpenCL refuses {function}: {errors}")
+
+
+def _end_all(processes: list[_Started]) -> None:
+    while processes:
+        one = processes.pop()
+        end(one.wire, one.process)
+        os.close(one.log)
+
+
+@cache
+def _driver_of(owner: int) -> _Driver:  # noqa: ARG001 - a process that was forked has its own
+    return _Driver()
+
+
+def build(kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value]) -> OpenClProgram:
     """Compile a program for the device, and return what makes it again: the same each time, as a binary is not."""
-    cl, launch = to.cl, sizes(kernel, configuration)
-    numbered = f"{macros(kernel.problem, configuration)}#line 1\n{source}\n"
-    options = [*kernel.flags, "-cl-kernel-arg-info", "-w"]
-    try:
-        program = to.call(lambda: cl.Program(to.context, numbered).build(options=options))
-        names = {one.function_name: one for one in program.all_kernels()}
-    except cl.Error as error:
-        raise DialectError(f"OpenCL refuses {function}: {_first_error(str(error))}") from error
-    if function not in names:
-        raise DialectError(f"OpenCL finds no kernel {function} in the source, only {sorted(names)}")
-    _check_arguments(cl, names[function], kernel.arguments)
-    _check_limits(to, names[function], launch)
-    return OpenClProgram(numbered, function, tuple(options), launch)
-
-
-def _check_arguments(cl: Any, built: Any, arguments: Sequence[Argument]) -> None:
-    if built.num_args != len(arguments):
+    text = f"{macros(kernel.problem, configuration)}#line 1\n{source}\n"
+    options = (*kernel.flags, "-cl-kernel-arg-info", "-w")
+    program = OpenClProgram(text, function, options, sizes(kernel, configuration))
+    said = _driver_of(os.getpid()).compile(program)
+    if "log" in said:
+        raise DialectError(f"OpenCL refuses {function}: {_errors(said['log']) or brief(said['log'])}")
+    if "types" not in said:
+        raise DialectError(f"OpenCL finds no kernel {function} in the source, only {said['functions']}")
+    _check_arguments(function, said["types"], kernel.arguments)
+    if said["local"] > said["most_local"]:
         raise DialectError(
-            f"OpenCL's {built.function_name} has {built.num_args} arguments, and the kernel file {len(arguments)}"
+            f"it takes {said['local']} bytes of local memory, and {said['most_local']} is the device's limit"
         )
-    for place, one in enumerate(arguments):
+    if program.launch.group and math.prod(program.launch.group) > said["most"]:
+        raise DialectError(
+            f"a work group of {math.prod(program.launch.group)} items is too large for the device, whose limit is "
+            f"{said['most']}"
+        )
+    return program
+
+
+def _check_arguments(function: str, types: Sequence[str], arguments: Sequence[Argument]) -> None:
+    if len(types) != len(arguments):
+        raise DialectError(f"OpenCL's {function} has {len(types)} arguments, and the kernel file {len(arguments)}")
+    for found, one in zip(types, arguments, strict=True):
         wanted = _TYPES[one.dtype] + ("" if one.scalar else "*")
-        found = built.get_arg_info(place, cl.kernel_arg_info.TYPE_NAME).replace(" ", "")
-        if found != wanted:
-            raise DialectError(f"OpenCL's {built.function_name} takes {found} as {one.name}, and should take {wanted}")
+        if found.replace(" ", "") != wanted:
+            raise DialectError(f"OpenCL's {function} takes {found} as {one.name}, and should take {wanted}")
 
 
-def _check_limits(to: OpenClQueue, built: Any, launch: Sizes) -> None:
-    info, limits = to.cl.kernel_work_group_info, to.device
-    local = built.get_work_group_info(info.LOCAL_MEM_SIZE, limits)
-    if local > limits.local_mem_size:
-        raise DialectError(f"it takes {local} bytes of local memory, and {limits.local_mem_size} is the device's limit")
-    most = min(built.get_work_group_info(info.WORK_GROUP_SIZE, limits), limits.max_work_group_size)
-    if launch.group and math.prod(launch.group) > most:
-        raise DialectError(
-            f"a work group of {math.prod(launch.group)} items is too large for the device, whose limit is {most}"
-        )
+def _errors(log: str) -> str:
+    """Return the first errors of a compiler's log, as a part of a sentence."""
+    found = [(first or second, text.strip()) for first, second, text in _ERROR.findall(log)]
+    lines = dict.fromkeys(f"line {line}: {text}" if line else text for line, text in found)
+    return "; ".join([*lines][:_MOST_ERRORS])[:600]
 
 
-def _first_error(text: str) -> str:
-    lines = [line for line in text.splitlines() if "error:" in line]
-    line = (lines or text.splitlines() or ["it says nothing"])[0]
-    return " ".join(line.partition(".cl:")[2].split() or line.split())[:240]
+class OpenClKernel(ProcessKernel):
+    """A kernel in OpenCL, its buffers between zones that the device sees too.
 
-
-def _loaded(to: OpenClQueue, program: OpenClProgram) -> Any:
-    """Return the kernel of a program; the device's driver makes its code for these sizes at the first call."""
-    try:
-        built = to.call(lambda: to.cl.Program(to.context, program.source).build(options=list(program.options)))
-        return to.cl.Kernel(built, program.function)
-    except to.cl.Error as error:
-        raise DialectError(f"the built kernel cannot be loaded: {_first_error(str(error))}") from error
-
-
-class OpenClKernel(QueuedKernel):
-    """A kernel on a device's queue, its buffers between zones that the device sees too.
-
-    While nothing runs the buffers are mapped: the host's arrays hold what they hold. Where the device computes in the
-    host's memory, as PoCL does, there are pages beyond the zones that nobody may touch.
+    Where the device computes in the host's memory, as PoCL does, nobody may touch the pages beyond the zones.
     """
 
-    def __init__(self, kernel: KernelSpecification, program: OpenClProgram, to: OpenClQueue) -> None:
-        self._to, self._launch, self._function = to, program.launch, _loaded(to, program)
-        cl, aligned = to.cl, max(64, to.device.mem_base_addr_align // 8)
-        arrays = [one for one in kernel.arguments if not one.scalar]
-        self._memory = {
-            one.name: GuardedArray(one.name, one.shape, one.dtype, aligned=aligned, zone=_ZONE) for one in arrays
-        }
-        super().__init__(kernel, self._memory)
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
-        self._whole: dict[str, Any] = {}
-        self._parts: dict[str, Any] = {}
-        self._maps: list[Any] = []
-        self._shuffled: dict[str, Any] = {}
-        try:
-            for name, one in self._memory.items():
-                self._whole[name] = cl.Buffer(to.context, flags, hostbuf=one.inside)
-                self._parts[name] = self._whole[name].get_sub_region(one.offset, one.array.nbytes)
-            self._function.set_args(*(
-                self._parts[one.name] if one.value is None else np.dtype(one.dtype).type(one.value)
-                for one in kernel.arguments
-            ))  # fmt: skip
-        except cl.Error as error:
-            raise DialectError(f"the device has no room for the kernel's arguments: {error}") from error
-        self._map()
-        self._is_ready = False
+    _warm_below_s = 20e-3  # the first call loads the kernel's library
 
-    def __del__(self) -> None:
-        """Let the buffers go before the host's arrays, where a device with memory of its own writes what they held."""
-        if hasattr(self, "_maps"):
-            self._unmap()
-            for one in (*self._parts.values(), *self._whole.values()):
-                one.release()
+    def __init__(self, kernel: KernelSpecification, program: OpenClProgram, threads: int) -> None:
+        driver = _driver_of(os.getpid())
+        driver.users += 1
+        weakref.finalize(self, _leave, driver)
+        order = driver.order(
+            program, arguments=[(one.dtype, one.value) for one in kernel.arguments],
+            bytes=[math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in kernel.arguments],
+        )  # fmt: skip
+        if driver.found.is_confined:
+            driver.compile(program)
+            driver.link(order, program.function)
+        aligned = max(64, driver.found.device.mem_base_addr_align // 8)
+        super().__init__(
+            kernel, PROGRAM, driver.words("run"), threads, load=order, more=driver.variables, aligned=aligned,
+            zone=_ZONE,
+        )  # fmt: skip
 
-    def _map(self) -> None:
-        cl = self._to.cl
-        both = cl.map_flags.READ | cl.map_flags.WRITE
-        for name, whole in self._whole.items():
-            shape = self._memory[name].inside.shape
-            mapped, _ = cl.enqueue_map_buffer(self._to.queue, whole, both, 0, shape, np.uint8, is_blocking=True)
-            self._maps.append(mapped)
 
-    def _unmap(self) -> None:
-        for mapped in self._maps:
-            mapped.base.release(self._to.queue)
-        self._maps.clear()
-        self._to.queue.finish()
-
-    @override
-    def give(self, arrays: Mapping[str, Array]) -> None:
-        super().give(arrays)
-        self._shuffled.clear()
-        if not self._is_ready:
-            self._is_ready = True
-            self.call()  # the driver makes the code, PoCL in 70 to 300 ms: a race would take the kernel for a slow one
-
-    @override
-    def call(self, calls: int = 1) -> float:
-        return self._called(calls, ())
-
-    @override
-    def call_on_new(self, calls: int) -> float:
-        return self._called(calls, self.varied)
-
-    def _called(self, calls: int, varied: Sequence[Argument]) -> float:
-        self._unmap()
-        try:
-            return self._to.call(lambda: self._run(calls, varied))
-        except self._to.cl.Error as error:
-            raise DialectError(f"the device does not run the kernel: {brief(error)}") from error
-        finally:
-            self._map()
-
-    def _run(self, calls: int, varied: Sequence[Argument]) -> float:
-        cl, queue = self._to.cl, self._to.queue
-        for one in varied:
-            if one.name not in self._shuffled:
-                values = self._random.permutation(self._given[one.name].reshape(-1))
-                flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-                self._shuffled[one.name] = cl.Buffer(self._to.context, flags, hostbuf=values)
-        spent_ns = 0
-        for first in range(0, calls, _AT_ONCE):
-            events = []
-            for _ in range(min(calls - first, _AT_ONCE)):
-                for one in varied:
-                    self._renew(one)
-                events.append(cl.enqueue_nd_range_kernel(queue, self._function, self._launch.whole, self._launch.group))
-            queue.finish()
-            spent_ns += sum(event.profile.end - event.profile.start for event in events)
-        return spent_ns * 1e-9
-
-    def _renew(self, one: Argument) -> None:
-        """Write numbers to an input that were given, in an order that nobody knows."""
-        size, into, of = math.prod(one.shape), self._parts[one.name], self._shuffled[one.name]
-        width = np.dtype(one.dtype).itemsize
-        begin = int(self._random.integers(size)) * width
-        for source, target, count in ((begin, 0, size * width - begin), (0, size * width - begin, begin)):
-            if count:
-                self._to.cl.enqueue_copy(
-                    self._to.queue, into, of, byte_count=count, src_offset=source, dst_offset=target
-                )
-
-    @override
-    def call_anew(self) -> None:
-        buffers = [self._buffers[one.name] for one in self.varied]
-        kept = [one.array.copy() for one in buffers]
-        for one, array in zip(buffers, kept, strict=True):
-            one.put(np.roll(array.reshape(-1), array.size // 2 + 1).reshape(array.shape))
-        self.call()  # what it may remember now is of another input
-        for one, array in zip(buffers, kept, strict=True):
-            one.put(array)
-        self.poison()
-        self.call()
+def _leave(driver: _Driver) -> None:
+    driver.users -= 1
