@@ -178,6 +178,30 @@ async def chunks(blob: bytes) -> AsyncIterator[bytes]:
         yield blob[start : start + 100]
 
 
+def test_slow_uploads_of_one_account_are_few(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        blob, go_on = b"x" * 1000, asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield blob[:1]
+            await go_on.wait()
+            yield blob[1:]
+
+        uploads = [asyncio.create_task(ann.put(f"/v1/blobs/{digest(blob)}", content=slow())) for _ in range(60)]
+        while sum(task.done() for task in uploads) < 28:
+            await asyncio.sleep(0.01)
+        refused = [task.result().json()["type"] for task in uploads if task.done()]
+        assert set(refused) == {"urn:tunery:problem:streams"}
+        assert (await bob.put(f"/v1/blobs/{digest(blob)}", content=blob)).status_code == 201
+        go_on.set()
+        codes = Counter(answer.status_code for answer in await asyncio.gather(*uploads))
+        assert codes == {201: 32, 429: 28}
+        assert (await ann.put(f"/v1/blobs/{digest(blob)}", content=blob)).status_code == 201
+
+    serve(main)
+
+
 def test_what_cut_uploads_left_goes_with_the_next_start(tmp_path: Path) -> None:
     for name in ("blobs/aa/.part-x", "models/.part-y/net.onnx", ".export-z/records.jsonl", "blobs/aa/aaaa"):
         path = tmp_path / name

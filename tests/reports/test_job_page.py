@@ -93,6 +93,8 @@ def test_operators_come_by_their_share_and_know_onnx_runtime() -> None:
         ("b", 0.857), ("a", 0.143), ("c", None)
     ]  # fmt: skip
     assert view.operators[2].note == "not reached"
+    running = view_of(replace(status, state=JobState.RUNNING), [], [])
+    assert running.operators[2].note == "not searched yet"
     assert (view.whole_s, view.onnxruntime_s) == (7.5, 9.0)
 
 

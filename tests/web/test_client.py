@@ -330,6 +330,7 @@ def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(
         log = next(part["data"] for part in parts if part["name"] == "log")
     assert sum("wrong-result" in line["text"] for line in log) == failed
     assert sum(line["text"].startswith("done") for line in log) == 1
+    assert [line["text"] for line in log if line["text"] in {*Phase}][:2] == ["baseline", "search"], "whoever looks on"
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
     there = command("jobs", "log", done["id"], "--server", site.url)
     assert there == command("jobs", "log", done["id"])

@@ -175,6 +175,13 @@ CHEATS = {
             struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec;
         }
         void square(const float *x, float *y) { if (now() - last > 1500) work(x, y, N); last = now(); }""",
+    "an answer before the work": """
+        #include <sys/socket.h>
+        void square(const float *x, float *y) {
+            double told = 1e-7;
+            for (int file = 3; file < 64; file++) send(file, &told, 8, 0), write(file, &told, 8);
+            work(x, y, N);
+        }""",
     "the end of the process": "void square(const float *x, float *y) { _exit(0); }",
     "a crash": "void square(const float *x, float *y) { *(volatile int *)8 = 1; }",
 }

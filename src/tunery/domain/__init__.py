@@ -11,7 +11,7 @@ from tunery.domain.device import (
     HostFacts,
     SharingPoint,
 )
-from tunery.domain.job import DEFAULT_KIND, Choice, JobState, JobStatus, Rung, TaskState
+from tunery.domain.job import DEFAULT_KIND, PHASE, Choice, JobState, JobStatus, Rung, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import (
     Artifact,
@@ -39,6 +39,7 @@ __all__ = [
     "HERE",
     "LEAST",
     "MOST",
+    "PHASE",
     "SEGMENT",
     "Artifact",
     "BlobDigest",

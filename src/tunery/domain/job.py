@@ -10,6 +10,9 @@ from tunery.domain.measurement import Candidate, Outcome
 DEFAULT_KIND = "tune"
 """The kind of a job that does not say what it is, as those of earlier versions."""
 
+PHASE = "phase"
+"""The kind of a job's events that tell which phase has begun."""
+
 
 class JobState(StrEnum):
     """Where a job stands."""

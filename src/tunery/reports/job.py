@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tunery.domain import HERE, JobStatus, Mode, Outcome, Spend, TaskState
+from tunery.domain import HERE, JobState, JobStatus, Mode, Outcome, Spend, TaskState
 from tunery.reports.data import reached_of, total
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Even
     whole_s, theirs_s, theirs = _compared(latest)
     after_s = total(reached, "best_s") if reached else None
     curve, first_s = _curve(status, trials)
-    operators = sorted((_operator(task, after_s, theirs) for task in status.tasks), key=_by_share)
+    missed = "not searched yet" if status.state in {JobState.QUEUED, JobState.RUNNING} else "not reached"
+    operators = sorted((_operator(task, after_s, theirs, missed) for task in status.tasks), key=_by_share)
     return JobView(
         status.job_id, status.kind, str(request.get("name", "")), str(request.get("model", "")),
         str(request.get("target", "")), int(request.get("threads") or 0), str(request.get("dialect", "")),
@@ -124,9 +125,9 @@ def _by_share(row: Operator) -> tuple[bool, float, str]:
     return row.share is None, -(row.share or 0.0), row.name
 
 
-def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float]) -> Operator:
+def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float], missed: str) -> Operator:
     best_s = None if task.unreached else task.best_s
-    notes = [*(["not reached"] if task.unreached else []), *(["preempted"] if task.preempted else [])]
+    notes = [*([missed] if task.unreached else []), *(["preempted"] if task.preempted else [])]
     notes += [task.problem] if task.problem else [] if task.tunable else ["nothing to tune"]
     return Operator(
         task.name, task.task_key, task.kind, task.weight, task.baseline_s, best_s, theirs.get(task.workload_key),

@@ -12,7 +12,7 @@ from functools import partial
 from tunery._errors import EngineError, StoreError, WorkError
 from tunery.accounting.meter import plan
 from tunery.accounting.prices import load_prices
-from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance, TaskState
+from tunery.domain import PHASE, DeviceDescription, JobState, JobStatus, Provenance, TaskState
 from tunery.domain.request import GOES_ON, MODEL_CHANGED
 from tunery.measuring.settings import settings_for
 from tunery.runtime.dispatch import WithdrawnError
@@ -180,7 +180,7 @@ class TuningJob:
         target, goes_on = self._sums.target_s is not None, True
         while goes_on:
             before = self._context.trials
-            self._enter(Phase.SEARCH)
+            await self._enter(Phase.SEARCH)
             began_s = self._allowance.elapsed_s()
             await self._search()
             self._reporter.searched(self._allowance.elapsed_s() - began_s)
@@ -197,7 +197,7 @@ class TuningJob:
     async def _measure_baselines(self) -> None:
         """Time the untuned kernels; while one is timed, the next are built. Naive loops are slow: those that take more
         than a share of the budget are timed with their task's finals."""
-        self._enter(Phase.BASELINE, f"0 of {len(self.searches)}")
+        await self._enter(Phase.BASELINE, f"0 of {len(self.searches)}")
         waiting, done = deque(self.searches), itertools.count(1)
         began_s, most_s = self._allowance.elapsed_s(), _BASELINES * self._allowance.whole_s()
 
@@ -219,7 +219,7 @@ class TuningJob:
         due = [each for each in self._sums.weighted if each[0].finals_cost_s()]
         if not due:
             return
-        self._enter(Phase.FINALS, f"0 of {len(due)}")
+        await self._enter(Phase.FINALS, f"0 of {len(due)}")
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].state.best_s or 0.0)), 1):
             if self._stop.is_set() or (within and not self._sums.met(proven=False, within=within)):
                 return
@@ -411,7 +411,10 @@ class TuningJob:
         self.status = status = await self._reporter.status(self.status, JobState.RUNNING, self._state.phase.value)
         await self._work.store.write(lambda store: store.save_job(status))
 
-    def _enter(self, phase: Phase, current: str = "") -> None:
+    async def _enter(self, phase: Phase, current: str = "") -> None:
+        if phase is not self._state.phase:
+            told, job_id = {"phase": phase.value}, self.status.job_id
+            await self._work.store.write(lambda store: store.events.append(PHASE, told, job_id))
         self._state = self._state.enter(phase, self._allowance.elapsed_s())
         self._progress(current)
 

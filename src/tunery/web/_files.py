@@ -29,7 +29,7 @@ from tunery.reports.job import ANSWER, COMPARED, COMPILED, STAGES
 from tunery.store import Store, StoredAccount
 from tunery.web._bodies import DIGEST, BlobOut
 from tunery.web._problems import RefusedError, problem
-from tunery.web._service import Reader, Service, TheService, User
+from tunery.web._service import Reader, Service, TheService, User, streaming
 
 LASTING = (ANSWER, COMPARED, COMPILED, STAGES, "began")
 """Kinds of events that are what a job has answered, and what its report shows."""
@@ -122,7 +122,8 @@ async def upload(
 ) -> BlobOut:
     """Upload a model; the same digest twice is one blob."""
     wanted, name, account = digest.removeprefix("sha256:"), safe_name(name), caller.account
-    size = await _take_in(service, account, wanted, request)
+    with streaming(service, caller):
+        size = await _take_in(service, account, wanted, request)
     await service.store.write(lambda store: store.accounts.add_upload(account.name, wanted, name, size))
     return BlobOut(digest=digest, name=name, size_bytes=size)
 

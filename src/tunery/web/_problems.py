@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from tunery._errors import (
     LostJobError,
@@ -68,6 +69,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _theirs)
     app.add_exception_handler(OSError, _of_disk)
+    app.add_exception_handler(ClientDisconnect, _cut)
     app.add_exception_handler(Exception, _unforeseen)
 
 
@@ -110,6 +112,10 @@ async def _of_disk(request: Request, error: Any) -> JSONResponse:
         return await _unforeseen(request, error)
     _log.error("%s %s: %s", request.method, request.url.path, error)
     return problem(507, "disk", f"the service cannot keep what this needs: {error.strerror}; tell who runs it")
+
+
+async def _cut(_: Request, __: Any) -> JSONResponse:
+    return problem(400, "cut", "the request was cut short; send it whole")  # which hardly anybody hears
 
 
 async def _unforeseen(request: Request, error: Any) -> JSONResponse:

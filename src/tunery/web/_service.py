@@ -136,7 +136,7 @@ async def still_holds(service: Service, caller: Caller) -> bool:
 def streaming(service: Service, caller: Caller) -> Iterator[None]:
     name = caller.account.name
     if not service.local and service.streams[name] >= _MOST_STREAMS:
-        raise RefusedError(429, "streams", f"{name} follows {_MOST_STREAMS} jobs or pages already; close some")
+        raise RefusedError(429, "streams", f"{name} has {_MOST_STREAMS} streams, waits and uploads already; end some")
     service.streams[name] += 1
     try:
         yield

@@ -15,7 +15,7 @@ export async function open(main, { account, id }) {
   const title = heading(`Job ${id}`);
   const standing = h("span", {});
   const actions = h("div", { class: "actions" });
-  const places = Object.fromEntries(["top", "networks", "curve", "operators", "answer", "stages", "log"].map((name) => [name, h("section", {})]));
+  const places = Object.fromEntries(["top", "curve", "networks", "operators", "answer", "stages", "facts", "log"].map((name) => [name, h("section", {})]));
   main.append(h("p", { class: "muted" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", { class: "mono" }, id)),
     h("div", { class: "title" }, title, standing, shown, actions), ...Object.values(places));
   let against = "at_s";
@@ -47,7 +47,8 @@ export async function open(main, { account, id }) {
           after !== null && [WORK.includes(job.state) ? "Operators, so far" : "Operators, tuned", latency(after), true],
           gainOf(gain),
           WORK.includes(job.state) && ["Time left", duration(timeLeft(way)), true],
-        ]),
+        ]));
+      replace(places.facts, h("h2", {}, "The job"),
         facts([
           ["Kind", job.kind], ["Owner", job.account || NONE], ["Model", job.model || NONE], ["Target", job.target],
           ["Threads", job.threads ? String(job.threads) : "all cores"], ["Dialect", job.dialect], ["Submitted", when(job.created_at)],
@@ -122,20 +123,8 @@ export async function open(main, { account, id }) {
     },
   };
 
-  const log = (at, text) => {
-    if (parts.log.at(-1)?.text === text) return;
-    parts.log.push({ at, text, seen: true });
-    if (parts.log.length > 500) parts.log.shift();
-    draw("log");
-  };
-
   return follow(`/v1/live/jobs/${id}`, (name, data) => {
-    const before = parts[name];
-    parts[name] = name === "log" ? [...data, ...parts.log.filter((line) => line.seen)] : data;
-    if (name === "progress" && data) {
-      if (!before || before.phase !== data.phase) log(new Date().toISOString(), data.phase);
-      else if (data.best_s !== null && data.best_s < (before.best_s ?? Infinity)) log(new Date().toISOString(), `${latency(data.best_s)} after ${count(data.trials)} trials`);
-    }
+    parts[name] = data;
     draw(...(DRAWN[name] ?? ["top"]));
   }, isLive);
 

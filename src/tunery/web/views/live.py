@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
-from tunery.domain import JobStatus
+from tunery.domain import PHASE, JobStatus
 from tunery.reports.data import plain, sums
 from tunery.reports.job import MOST_FAILURES, STAGES, failure_data, failure_text, view_of
 from tunery.reports.page import sections
@@ -146,6 +146,8 @@ def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
             told = str(event.payload.get("state", ""))
             said = ": ".join(str(event.payload[name]) for name in ("state", "message") if event.payload.get(name))
             yield {"at": at(event.created_at).isoformat(), "text": said}
+        elif event.kind == PHASE:
+            yield {"at": at(event.created_at).isoformat(), "text": str(event.payload["phase"])}
     if status.state in AT_REST and told != status.state.value:  # a service forgets old events
         yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
 

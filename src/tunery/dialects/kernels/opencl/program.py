@@ -216,7 +216,7 @@ class OpenClKernel(ProcessKernel):
         aligned = max(64, driver.found.device.mem_base_addr_align // 8)
         super().__init__(
             kernel, PROGRAM, driver.words("run"), threads, load=order, more=driver.variables, aligned=aligned,
-            zone=_ZONE,
+            zone=_ZONE, reads=not driver.found.is_confined,
         )  # fmt: skip
 
 
