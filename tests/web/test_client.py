@@ -22,6 +22,7 @@ from tunery.delivery.files.inspection import inspect
 from tunery.domain.request import Progress, Request
 from tunery.service.kinds import KINDS
 from tunery.service.kinds.compile import CompileOptions
+from tunery.tuning.run_state import Phase
 from tunery.tuning.work import Work
 from tunery.web._bodies import JobIn
 from tunery.web.client import ServiceClient, submit
