@@ -14,7 +14,7 @@ import psutil
 import pytest
 from daemon_tools import wait_until
 
-from tunery._sandbox import lacking, run
+from tunery._sandbox import FILES, PROGRAMS, lacking, run
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
 from tunery.dialects.kernels.process import LIBRARY, KernelProcess
 
@@ -139,14 +139,14 @@ void tunery_run(float **p, const long *strides, long count, long calls) {
 CHILD = """
 import ctypes, os, sys, types
 from tunery import _sandbox
-library, without, *names = sys.argv[1:]
+library, without, groups, *names = sys.argv[1:]
 if "seccomp" in without:
     os.uname = lambda: types.SimpleNamespace(machine="unknown")
 if "landlock" in without:
     _sandbox.landlock_version = lambda: 0
 attacks = ctypes.CDLL(library)
 if without != "seccomp and landlock":
-    _sandbox.enter([library])
+    _sandbox.enter([library], (), *map(int, groups))
 print(*[name for name in names if getattr(attacks, "a_" + name)() == 1])
 """
 
@@ -157,8 +157,8 @@ class Surroundings:
 
     library: Path
 
-    def succeed(self, without: str = "") -> set[str]:
-        command = [sys.executable, "-c", CHILD, self.library, without, *ALL]
+    def succeed(self, without: str = "", groups: str = "") -> set[str]:
+        command = [sys.executable, "-c", CHILD, self.library, without, groups, *ALL]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return set(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split())
 
@@ -193,6 +193,12 @@ def test_no_attack_succeeds_and_without_its_part_of_the_confinement_it_does(arou
     assert {*SECCOMP, *LANDLOCK, *EITHER} <= anybodys, "the attacks are none"
     assert {*SECCOMP} <= around.succeed("seccomp") <= {*SECCOMP, *PERHAPS}
     assert {*LANDLOCK} == around.succeed("landlock")
+
+
+def test_a_program_that_may_start_others_and_write_its_files_can_do_no_more(around: Surroundings) -> None:
+    """So are gcc, PoCL's compiler and linker, IREE's tools, and what reads torch's programs."""
+    assert around.succeed(groups=f"{FILES}{PROGRAMS}") == {"fork", "execute"}
+    assert around.succeed(groups=f"{FILES}") == set()
 
 
 def test_a_kernels_process_is_so_confined(around: Surroundings) -> None:
@@ -252,3 +258,28 @@ def test_a_confined_program_ends_with_the_process_that_started_it(tmp_path: Path
         wait_until((tmp_path / "orphan").exists)
         starter.kill()
     wait_until(lambda: _is_gone(int((tmp_path / "orphan").read_text())))
+
+
+HANGS = """
+import sys
+from tunery.dialects.kernels.buffers import ArgumentSets
+from tunery.dialects.kernels.process import LIBRARY, KernelProcess
+process = KernelProcess(LIBRARY, sys.argv[1:], 1, [], ArgumentSets([]))
+print("ready", flush=True)
+process.run()
+"""
+
+
+def test_a_kernel_ends_with_the_process_that_measures_it(tmp_path: Path) -> None:
+    library = tmp_path / "hangs.so"
+    code = "void tunery_run(void **p, const long *s, long n, long c) { for (volatile int i = 1; i;) ; }"
+    subprocess.run(["gcc", "-x", "c", "-", "-shared", "-fPIC", "-o", library], input=code, text=True, check=True)
+    command = [sys.executable, "-c", HANGS, str(library)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as measuring:
+        assert measuring.stdout is not None
+        measuring.stdout.readline()
+        started = psutil.Process(measuring.pid).children(recursive=True)
+        assert len(started) == 2
+        measuring.kill()
+    wait_until(lambda: all(_is_gone(one.pid) for one in started))
