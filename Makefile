@@ -77,7 +77,7 @@ test-net: setup
 
 # Attacks on the whole, by faults and by users that mean harm; they hurt neither the machine nor the user's files.
 test-hostile: setup
-	$(BIN)/pytest -m hostile -n $(PROCESSES)
+	$(BIN)/pytest -m "hostile or attack" -n $(PROCESSES) --durations 10
 
 # The dashboard in Chromium, which is installed where it is missing.
 test-browser: setup

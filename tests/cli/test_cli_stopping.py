@@ -152,6 +152,7 @@ def test_a_stopped_job_is_resumed_by_its_id(tmp_path: Path) -> None:
     expect_all_measured_once(tmp_path, done["job"])
 
 
+@pytest.mark.attack
 def test_ctrl_c_while_importing_ends_at_once(tmp_path: Path) -> None:
     command = [*TUNE[:4], "fake:slow?extract_s=1000", "--dialect", "fake"]
     with start(tmp_path, command) as process:

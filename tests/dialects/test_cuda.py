@@ -215,6 +215,7 @@ def test_a_launch_or_flag_that_cannot_be_is_one_sentence(tmp_path: Path, old: st
     extracted(written(tmp_path, PRODUCT, PRODUCT_FILE.replace(old, new, 1)))
 
 
+@pytest.mark.attack
 @pytest.mark.skipif(landlock_version() < 1, reason="this kernel, or a container, has no Landlock")
 def test_a_source_reads_no_files_of_others_as_it_is_compiled(tmp_path: Path) -> None:
     (secret := tmp_path / "secret.h").write_text("")

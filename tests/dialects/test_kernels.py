@@ -358,6 +358,7 @@ void square(const float *x, float *y) {
 """
 
 
+@pytest.mark.attack
 def test_each_call_that_is_timed_has_wholly_new_inputs(tmp_path: Path) -> None:
     """The answer of a call that has met most of its input before is wrong, which would be seen."""
     file = FAULTY_FILE.replace("square.c", "remembers.c")
@@ -497,6 +498,7 @@ void square(const float *x, float *y) {{
     assert kernel.outputs()[0][:7].tolist() == [1] * 7
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "line",
     [

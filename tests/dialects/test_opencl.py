@@ -197,6 +197,7 @@ def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     check_that_no_cheat_wins(path, tmp_path, "opencl", "cl", FAULTS)
 
 
+@pytest.mark.attack
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [3, 4, 6, 7, 8, 9, 10, 12])
 def test_a_kernel_that_cheats_is_told_however_slow_it_is(tmp_path: Path, fault: int) -> None:
@@ -245,6 +246,7 @@ def run_once(path: Path, directory: Path) -> Kernel:
     return kernel
 
 
+@pytest.mark.attack
 @pytest.mark.skipif(landlock_version() < 1, reason="this kernel, or a container, has no Landlock")
 @pytest.mark.parametrize(
     "line",

@@ -134,6 +134,7 @@ def test_a_host_is_reached_by_another_command_given_up_and_reached_again(mark: P
         assert ask(engine, worker, "count") == 1
 
 
+@pytest.mark.attack
 @pytest.mark.jobs
 def test_a_host_that_is_slow_to_greet_says_why_and_is_waited_for(mark: Path) -> None:
     late = (
@@ -288,6 +289,7 @@ def test_a_host_says_how_busy_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         wait_until(lambda: len(heard) > 1)
 
 
+@pytest.mark.attack
 def test_a_second_answer_is_none(tmp_path: Path) -> None:
     twice = (
         "once = agent.LocalAgent._send\n"
@@ -303,6 +305,7 @@ def test_a_second_answer_is_none(tmp_path: Path) -> None:
         assert engine.generation(worker) == 1
 
 
+@pytest.mark.attack
 @pytest.mark.jobs
 @pytest.mark.parametrize(
     "wrong",
@@ -336,6 +339,7 @@ def task_of(flop: float) -> Task:
     return Task(Workload("k", "w", "dense", "", (spec,), 1, flop), Target("fake", {"kind": "fake"}, 1))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(("flop", "latency_s", "believed"), [
     (1e6, 1e-9, False), (1e6, 1e-4, True), (1e12, 1e-2, False), (0.0, 1e-9, False), (0.0, float("inf"), False),
     (1e6, -1.0, False),
@@ -350,6 +354,7 @@ def test_a_time_that_no_processor_needs_is_not_believed(flop: float, latency_s: 
         check_told(replace(measured, samples_s=(1e-2,), measure_s=-10.0), task)
 
 
+@pytest.mark.attack
 @pytest.mark.jobs
 def test_a_host_that_tells_what_cannot_be_is_given_up(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
@@ -362,6 +367,7 @@ def test_a_host_that_tells_what_cannot_be_is_given_up(mark: Path, monkeypatch: p
     wait_until(lambda: not family(mark))
 
 
+@pytest.mark.attack
 @pytest.mark.jobs
 def test_an_engine_of_a_host_that_has_stopped_closes_within_seconds(mark: Path) -> None:
     with FakeBlobs() as blobs:
@@ -375,6 +381,7 @@ def test_an_engine_of_a_host_that_has_stopped_closes_within_seconds(mark: Path) 
     wait_until(lambda: not family(mark))
 
 
+@pytest.mark.attack
 @pytest.mark.jobs
 def test_an_answer_that_never_comes_costs_its_call(tmp_path: Path) -> None:
     swallows = (
@@ -507,6 +514,7 @@ def test_blobs_are_found_by_their_annotation() -> None:
     assert blob_finder(str) is blob_finder(dict[str, list[int]]) is blob_finder(Probe) is None
 
 
+@pytest.mark.attack
 def test_memory_is_taken_as_bytes_come(tmp_path: Path) -> None:
     torn = tmp_path / "torn"
     torn.write_bytes(b"\x00\x00\x00\x0f\x00\x00\x00\x00\x02\x00\x00\x00{}")  # says 250 MB, and has two bytes
@@ -517,6 +525,7 @@ def test_memory_is_taken_as_bytes_come(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("data", "sign"),
     [

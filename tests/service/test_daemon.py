@@ -244,6 +244,7 @@ def test_the_commands_against_a_daemon(daemon: Daemon) -> None:
     assert "priority is -3" in tunery("submit", "fake:cli", "--dialect", "fake", "--priority", "-3", code=2)
 
 
+@pytest.mark.attack
 def test_a_store_that_was_deleted_ends_the_service_with_a_sentence(tmp_path: Path) -> None:
     running = Daemon(tmp_path)
     asked = request(f"{LONG}&seed=7", 4000)

@@ -47,6 +47,7 @@ def replace_by_copy(path: Path) -> None:
     path.with_name("copy.db").rename(path)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("change", [delete, delete_all, move_folder, delete_log, replace, replace_by_copy])
 def test_every_acknowledged_record_is_in_the_store_or_in_the_file_that_the_error_names(
     tmp_path: Path, change: Callable[[Path], None]
@@ -77,6 +78,7 @@ def test_every_acknowledged_record_is_in_the_store_or_in_the_file_that_the_error
         Path(kept[1]).unlink()
 
 
+@pytest.mark.attack
 def test_a_store_with_two_names_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     open_store(str(path)).close()
@@ -86,6 +88,7 @@ def test_a_store_with_two_names_is_refused(tmp_path: Path) -> None:
             open_store(str(tmp_path / name))
 
 
+@pytest.mark.attack
 def test_what_is_made_is_its_users_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -97,6 +100,7 @@ def test_what_is_made_is_its_users_alone_whatever_the_umask(tmp_path: Path) -> N
     assert modes == {"a": 0o700, "b": 0o700} | dict.fromkeys(("store.db", "store.db-wal", "store.db-shm"), 0o600)
 
 
+@pytest.mark.attack
 def test_a_store_that_was_moved_away_is_not_read_either(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(str(path)) as store:

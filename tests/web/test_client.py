@@ -319,6 +319,7 @@ def test_what_is_advised_after_tuning_at_a_service_names_it(site: Served, monkey
     assert advised.endswith(f"--server {site.url}")
 
 
+@pytest.mark.attack
 def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(
     site: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

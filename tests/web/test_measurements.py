@@ -265,6 +265,7 @@ def test_only_who_may_run_code_sends_a_kernel(serve: Serve) -> None:
     serve(main)
 
 
+@pytest.mark.attack
 def test_without_confinement_no_kernel_of_an_account_is_taken(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunery.web.views.measurements.lacking", lambda: ("seccomp",))
 
@@ -302,6 +303,7 @@ def test_why_a_job_failed_names_no_place_of_the_service(serve: Serve) -> None:
     serve(main)
 
 
+@pytest.mark.attack
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

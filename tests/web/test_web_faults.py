@@ -132,6 +132,7 @@ def test_twenty_uploads_at_once_are_all_whole(serve: Serve) -> None:
     serve(main)
 
 
+@pytest.mark.attack
 def test_a_client_that_never_says_what_it_wants_is_told_so_and_hung_up_on(serve: Serve) -> None:
     async def main(site: Site) -> None:
         async with port_of(site) as port:
@@ -146,6 +147,7 @@ def test_a_client_that_never_says_what_it_wants_is_told_so_and_hung_up_on(serve:
     serve(main)
 
 
+@pytest.mark.attack
 def test_an_upload_that_is_cut_leaves_nothing(serve: Serve) -> None:
     async def main(site: Site) -> None:
         await site.account("ann")
@@ -226,6 +228,7 @@ def test_no_name_leads_out_of_the_service(serve: Serve) -> None:
     serve(main)
 
 
+@pytest.mark.attack
 @pytest.mark.jobs
 def test_in_a_thousand_calls_an_account_sees_nothing_of_another(serve: Serve) -> None:
     chance = random.Random(7)
