@@ -117,7 +117,7 @@ HEAVY = {
         "service/machines.py",
         "store/database/",
     ),
-    "pyopencl": ("devices/opencl/",),
+    "pyopencl": ("devices/opencl/", "dialects/kernels/_opencl_child.py"),
     "ray": ("engines/ray/",),
     "scipy": ("costmodels/", "domain/turns.py", "measuring/calibration.py", "tuning/allocation/trimming.py"),
     "sqlalchemy": ("store/",),
