@@ -156,6 +156,11 @@ def entered() -> float:
     return time.monotonic() - max(age_s, 0.0)
 
 
+def keep_to_cores(pid: int, count: int) -> None:
+    """Have the only thread of a process, and what it starts from now on, run on so many of this process's cores."""
+    os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:count])
+
+
 @contextmanager
 def room_for_addresses() -> Iterator[None]:
     """The driver takes some addresses for all memory of the GPU and of the host, and hardly any memory: the process's

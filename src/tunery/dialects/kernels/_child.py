@@ -149,8 +149,7 @@ def serve_library(enter: "Callable[[tuple[str, ...]], None]") -> "Serve":
     openmp = load_openmp()
 
     def serve(words: "Sequence[str]", files: "Sequence[int]", channel: int) -> None:
-        cores, arrays, sets, library, *readable = words
-        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+        threads, arrays, sets, library, *readable = words
         arguments = Arguments(arrays, sets, files)
         enter((library, *readable))
         os.read(channel, len(LOAD))
@@ -160,9 +159,10 @@ def serve_library(enter: "Callable[[tuple[str, ...]], None]") -> "Serve":
             os.write(channel, str(error).encode(errors="replace")[:500])
             return
         if openmp is not None:
-            threads = cores.count(",") + 1
-            openmp.omp_set_num_threads(threads)
-            openmp.GOMP_parallel(ctypes.cast(libc.getpid, ctypes.c_void_p), None, threads, 0)  # its threads are there
+            openmp.omp_set_num_threads(int(threads))
+            openmp.GOMP_parallel(
+                ctypes.cast(libc.getpid, ctypes.c_void_p), None, int(threads), 0
+            )  # its threads are there
         pointer, clock = ctypes.c_void_p, time.perf_counter
         run.argtypes, run.restype = (pointer, pointer, ctypes.c_long, ctypes.c_long), None
         count = len(arguments.guarded)

@@ -36,9 +36,8 @@ def serve(sandbox: ModuleType) -> "_child.Serve":
             ctypes.CDLL(driver.read_text().strip())  # it takes half a second to load, and starts no thread yet
 
     def begin(words: Sequence[str], files: Sequence[int], channel: int) -> None:
-        cores, arrays, sets, task, number, kept, *readable = words
-        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
-        os.environ["POCL_MAX_PTHREAD_COUNT"] = str(cores.count(",") + 1)
+        threads, arrays, sets, task, number, kept, *readable = words
+        os.environ["POCL_MAX_PTHREAD_COUNT"] = threads
         cache = Path(os.environ["POCL_CACHE_DIR"])
 
         def enter(*groups: int, write: bool = True) -> None:

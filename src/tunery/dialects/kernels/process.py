@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tunery import _sandbox
 from tunery._errors import DialectError
+from tunery._processor import keep_to_cores
 from tunery.dialects.kernels import _child
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
 
@@ -45,13 +46,15 @@ class Starter:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )  # fmt: skip
+        self._pid = process.pid
         weakref.finalize(self, _end, self._control, process)
 
-    def start(self, words: Sequence[object], files: Sequence[int]) -> tuple[socket.socket, int]:
-        """Start a process; return a connection to it, and a descriptor of it."""
+    def start(self, threads: int, words: Sequence[object], files: Sequence[int]) -> tuple[socket.socket, int]:
+        """Start a process on so many cores; return a connection to it, and a descriptor of it."""
+        keep_to_cores(self._pid, threads)
         wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(self._control, ["\0".join(map(str, words)).encode()], [theirs.fileno(), *files])
+            socket.send_fds(self._control, ["\0".join(map(str, (threads, *words))).encode()], [theirs.fileno(), *files])
         message, processes, *_ = socket.recv_fds(wire, 1, 1)
         if not message:
             raise BrokenPipeError("what starts kernels has ended")
@@ -69,12 +72,12 @@ def _starter(code: str, more: tuple[tuple[str, str], ...], owner: int) -> Starte
 
 
 def start(
-    code: str, words: Sequence[object], files: Sequence[int] = (), more: Mapping[str, str] = {}
+    code: str, threads: int, words: Sequence[object], files: Sequence[int], more: Mapping[str, str]
 ) -> tuple[socket.socket, int]:
     """Start a process that serves such code, of the words and files that it takes."""
     for is_last in (False, True):
         try:
-            return _starter(code, tuple(more.items()), os.getpid()).start(words, files)
+            return _starter(code, tuple(more.items()), os.getpid()).start(threads, words, files)
         except OSError as error:
             _starter.cache_clear()
             if is_last:
@@ -114,9 +117,7 @@ class KernelProcess:
     def restart(self) -> None:
         """End the process that has called the kernel, and load it in another."""
         self.close()
-        cores = sorted(os.sched_getaffinity(0))[: self._threads]
-        words = [",".join(map(str, cores)), *self._words]
-        self._wire, self._call = start(self._code, words, self._files, self._more)
+        self._wire, self._call = start(self._code, self._threads, self._words, self._files, self._more)
         try:
             refused = self._ask(self._load)[0].rstrip(b"\0").decode(errors="replace")
         except DialectError:

@@ -81,11 +81,9 @@ class _Driver:
         return [task, self.found.number, "confined" if self.found.is_confined else ""]
 
     def _start(self, task: str) -> "_Started":
-        cores = ",".join(map(str, os.sched_getaffinity(0)))
         log = os.memfd_create("log", os.MFD_CLOEXEC)
         fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
-        words = [cores, "", "", *self.words(task), *readable()]
-        wire, process = start(PROGRAM, words, [log], self.variables)
+        wire, process = start(PROGRAM, 1, ["", "", *self.words(task), *readable()], [log], self.variables)
         wire.settimeout(_LONGEST_S)
         return _Started(wire, process, log)
 
