@@ -216,6 +216,20 @@ def test_an_array_of_several_weights_is_kept_once_for_each_preparation(tmp_path:
     assert not Weight(table.astype(complex)).apart
 
 
+def test_weights_of_a_model_in_half_precision_take_no_more_in_the_file(tmp_path: Path) -> None:
+    halves = np.random.default_rng(0).standard_normal((64, 80)).astype(np.float16).astype(np.float32)
+    several = [Weight(halves), Weight(halves, packing=((80, 64), ["1", "0"])), Weight(halves + np.float32(1e-6))]
+    with new_archive(tmp_path / "zip") as archive:
+        with archive.member(weights.WEIGHTS) as member:
+            told = write_weights(member, several)
+        archive.finish(told)
+    with Archive(tmp_path / "zip") as opened:
+        assert opened.sizes[weights.WEIGHTS] < halves.size * (2 + 2 + 4) + 3 * 64
+        found = map_weights(opened.map(weights.WEIGHTS), json.loads(json.dumps(told))["arrays"])
+        for ours, weight in zip(found, several, strict=True):
+            np.testing.assert_array_equal(ours.numpy(), weight.prepared())
+
+
 def test_weights_of_several_targets_are_kept_once(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table, filters = rng.standard_normal((64, 80), np.float32), rng.standard_normal((3, 3, 32, 64), np.float32)
@@ -247,12 +261,13 @@ def test_weights_of_several_targets_are_kept_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [{"offset": 1 << 40}, {"offset": -64}, {"shape": [1 << 40]}, {"shape": [-5, 3]}, {"dtype": "O"}]
+    "lie",
+    [{"offset": 1 << 40}, {"offset": -64}, {"shape": [1 << 40]}, {"shape": [-5, 3]}, {"dtype": "O"}, {"stored": "O"}],
 )
 def test_weights_that_are_not_in_the_file_are_refused(lie: dict[str, Any]) -> None:
-    told = {"offset": 0, "shape": [4, 4], "dtype": "float32", "transform": "", "packing": None, **lie}
+    told = {"offset": 0, "shape": [4, 4], "dtype": "float32", "stored": "float32", "transform": "", "packing": None}
     with pytest.raises((ValueError, TypeError)):
-        map_weights(memoryview(bytearray(64)), [told])
+        map_weights(memoryview(bytearray(64)), [{**told, **lie}])
 
 
 def test_what_has_no_part_is_compiled_as_ever(case: Case, parts: dict[str, Built], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,34 @@ class Weight:
 
     @property
     def prepared_bytes(self) -> int:
-        return math.prod(self.packing[0]) * self.array.itemsize if self.packing else self.prepared().nbytes
+        size = math.prod(self.packing[0]) * self.array.itemsize if self.packing else self.prepared().nbytes
+        return size // 2 if self.halves and not self.transform else size
+
+    @cached_property
+    def halves(self) -> bool:
+        """Whether the numbers are those of a model in half precision, which is computed in single."""
+        return _halves(self.array) is not None
+
+    @property
+    def original_bytes(self) -> int:
+        return self.array.nbytes // (1 + self.halves)
 
     def prepared(self, empty: Callable[..., Array] = np.empty) -> Array:
         array = transformed([self.array], {0: self.transform})[0] if self.transform else self.array
         return pack(array, *self.packing, empty) if self.packing else array
+
+
+def _halves(array: Array) -> Array | None:
+    """Return an array of floats in half precision, None where that is not exact."""
+    if array.dtype != np.float32 or _halves_of(array.reshape(-1)[:_LEAST]) is None:
+        return None
+    return _halves_of(array)
+
+
+def _halves_of(array: Array) -> Array | None:
+    with np.errstate(over="ignore"):
+        half = array.astype(np.float16)
+    return half if np.array_equal(half.astype(np.float32).view(np.uint32), array.view(np.uint32)) else None
 
 
 class _Room:
@@ -89,16 +113,19 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collectio
         whole = id(weight) in kept
         transform, packing = ("", None) if whole else (weight.transform, weight.packing)
         array = np.ascontiguousarray(weight.prepared(room.empty) if whole else weight.array)
+        stored = _halves(array) if weight.halves and not transform else None
+        stored = array if stored is None else stored
         key = (id(weight.array), weight.transform, json.dumps(weight.packing)) if whole else (id(weight.array), "", "")
         if key not in places:
             file.write(bytes(-file.size % library.ALIGNMENT))
             places[key] = file.size
-            file.write(array.reshape(-1).view(np.uint8).data)
+            file.write(stored.reshape(-1).view(np.uint8).data)
         entries.append(
             {
                 "offset": places[key],
                 "shape": list(array.shape),
                 "dtype": str(array.dtype),
+                "stored": str(stored.dtype),
                 "transform": transform,
                 "packing": list(packing) if packing else None,
                 "made": _told_of(weight) if whole else None,
@@ -156,7 +183,7 @@ def _original(memory: memoryview, entry: Mapping[str, Any]) -> tuple[Weight, boo
 
 def _worth_preparing(weights: Sequence[Weight]) -> set[int]:
     """Return the identities of the weights that are written as their kernels take them."""
-    sizes = [(weight.prepared_bytes, weight.array.nbytes, id(weight)) for weight in weights]
+    sizes = [(weight.prepared_bytes, weight.original_bytes, id(weight)) for weight in weights]
     room = _MOST_STORED * sum(before for _, before, _ in sizes)
     kept = set()
     for after, _, identity in sorted(sizes, key=lambda size: size[0] / size[1]):
@@ -170,7 +197,9 @@ def map_weights(memory: memoryview, entries: Sequence[Mapping[str, Any]]) -> lis
     """Return the weights in a mapped file as TVM's tensors in that memory; what is to be prepared is copied."""
     arrays = ((_mapped(memory, entry), entry) for entry in entries)
     return [
-        _prepared(array, entry) if entry["transform"] or entry["packing"] else library.shared(array)
+        _prepared(array, entry)
+        if entry["transform"] or entry["packing"] or entry["stored"] != entry["dtype"]
+        else library.shared(array)
         for array, entry in arrays
     ]
 
@@ -180,8 +209,8 @@ def _packing_of(entry: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Index]]
 
 
 def _mapped(memory: memoryview, entry: Mapping[str, Any]) -> Array:
-    array = np.frombuffer(memory, np.dtype(entry["dtype"]), math.prod(entry["shape"]), int(entry["offset"]))
-    return array.reshape(entry["shape"])
+    array = np.frombuffer(memory, np.dtype(entry["stored"]), math.prod(entry["shape"]), int(entry["offset"]))
+    return array.reshape(entry["shape"]).astype(entry["dtype"], copy=False)
 
 
 def _prepared(array: Array, entry: Mapping[str, Any]) -> Any:
