@@ -121,6 +121,32 @@ def test_the_report_of_a_job_is_the_same_page_and_asks_nobody(
     page.close()
 
 
+def test_jobs_are_searched_sorted_and_two_of_them_compared(visit: Visit, ann: str) -> None:
+    page = visit(ann)
+    row(page, "net").first.wait_for()
+    page.get_by_label("Search").fill("img src")
+    playwright.expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Search").fill("no such job")
+    page.get_by_text("No job fits").wait_for()
+    page.get_by_label("Search").fill("")
+    page.get_by_label("State").select_option("done")
+    head = page.get_by_role("button", name="Trials")
+
+    def trials() -> list[int]:
+        return [int(text) for text in page.locator("tbody tr td:nth-child(8)").all_inner_texts()]
+
+    head.click()
+    assert (found := trials()) == sorted(found, reverse=True)
+    head.click()
+    assert trials() == sorted(found)
+    for box in page.get_by_role("checkbox").all()[:2]:
+        box.check()
+    page.get_by_role("link", name="Compare these two").click()
+    page.get_by_role("heading", name="Two jobs").wait_for()
+    row(page, "matmul_0").wait_for()
+    assert page.locator("img").count() == 0
+
+
 def test_a_running_job_is_seen_to_go_on_and_is_cancelled(visit: Visit, site: Served, ann: str) -> None:
     with site.client(ann) as client:
         job = client.post("/v1/jobs", json=ENDLESS).json()["id"]

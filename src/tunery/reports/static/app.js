@@ -4,6 +4,7 @@ import { get, logIn, logOut, token } from "./api.js";
 import * as hosts from "./hosts.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
+import * as compare from "./compare.js";
 import * as create from "./new.js";
 import * as operators from "./operators.js";
 import { h, heading, note, replace, say } from "./ui.js";
@@ -32,8 +33,8 @@ async function show() {
     }
   }
   const [name, rest] = location.hash.replace(/^#\/?/, "").split("/");
-  const page = name === "jobs" && rest ? job : (PAGES.find(([key]) => key === name) ?? PAGES[0])[2];
-  const current = name || "jobs";
+  const page = name === "compare" && rest ? compare : name === "jobs" && rest ? job : (PAGES.find(([key]) => key === name) ?? PAGES[0])[2];
+  const current = name === "compare" ? "jobs" : name || "jobs";
   nav.hidden = false;
   replace(nav, PAGES.map(([key, title]) => h("a", { href: `#/${key}`, "aria-current": key === current ? "page" : null }, title)));
   replace(who, h("span", {}, `${account.name} (${account.role})`),

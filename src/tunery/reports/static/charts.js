@@ -40,14 +40,14 @@ function times(most_s, parts) {
   return ticks(most_s / unit_s, parts).map(({ at, text }) => ({ at: at * unit_s, text: `${text} ${unit}` }));
 }
 
-// A line of steps: each point holds until the next.
+// Lines of steps: each point holds until the next. The points of a `second` line have another color.
 // x is in seconds, y in the unit that yTitle names.
-export function steps({ points, xTitle, yTitle, label }) {
+export function steps({ points, second = [], xTitle, yTitle, label }) {
   return figure((width) => {
     const height = 240;
     const [left, right, top, bottom] = [64, 12, 24, 40];
-    const xs = points.map((point) => point.x);
-    const ys = points.map((point) => point.y);
+    const xs = [...points, ...second].map((point) => point.x);
+    const ys = [...points, ...second].map((point) => point.y);
     const xMost = Math.max(...xs) || 1;
     const yMost = Math.max(...ys) * 1.04 || 1;
     const x = (value) => left + ((width - left - right) * value) / xMost;
@@ -62,9 +62,9 @@ export function steps({ points, xTitle, yTitle, label }) {
     }
     svg.append(s("line", { class: "axis", x1: left, x2: width - right, y1: y(0), y2: y(0) }));
     svg.append(s("text", { x: width - right, y: height - 6, "text-anchor": "end" }, xTitle), s("text", { x: 0, y: 12 }, yTitle));
-    let path = `M${x(points[0].x)} ${y(points[0].y)}`;
-    for (const point of points.slice(1)) path += `H${x(point.x)}V${y(point.y)}`;
-    svg.append(s("path", { class: "line", d: path }));
+    for (const [line, [first, ...rest]] of Object.entries({ line: points, "line second": second })) {
+      if (first) svg.append(s("path", { class: line, d: `M${x(first.x)} ${y(first.y)}${rest.map((point) => `H${x(point.x)}V${y(point.y)}`).join("")}` }));
+    }
     return svg;
   });
 }

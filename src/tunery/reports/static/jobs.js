@@ -18,20 +18,32 @@ export async function open(main, { account }) {
     h("div", { class: "actions" }, h("a", { href: "#/new", class: "button" }, "New job"))), body, more);
 
   const admin = account.role === "admin";
+  const filter = (name, element) => [h("label", { for: name.toLowerCase() }, name), element];
+  const text = h("input", { type: "search", id: "search", autocomplete: "off", oninput: () => draw() });
+  const stands = h("select", { id: "state", onchange: () => draw() }, ["all", "queued", "running", "paused", "stopped", "done", "failed", "cancelled"].map((one) => h("option", {}, one)));
+  const pair = h("span", {});
+  main.insertBefore(h("div", { class: "row", role: "search" }, filter("Search", text), filter("State", stands), pair), body);
+  const chosen = new Set();
+  const choose = (id) => { chosen.delete(id) || chosen.add(id); draw(); };
+  const sort = { head: "", down: true, to: (head) => { Object.assign(sort, { head, down: sort.head === head ? !sort.down : true }); draw(); } };
+  const fits = (job) => (stands.value === "all" || job.state === stands.value)
+    && [job.id, job.network, job.model, job.account, job.kind, job.message].join(" ").toLowerCase().includes(text.value.trim().toLowerCase());
+
   const before = (job) => ways.get(job.id)?.baseline_s ?? job.before_s;
   const after = (job) => ways.get(job.id)?.best_s ?? job.after_s;
   const columns = ({ unit, show }) => [
-    { head: "Network", name: true, cell: (job) => h("a", { href: `#/jobs/${job.id}` }, job.network || job.model || job.id) },
+    { head: "Compare", opt: true, cell: (job) => h("input", { type: "checkbox", "aria-label": `Compare ${job.network || job.id}`, checked: chosen.has(job.id), onchange: () => choose(job.id) }) },
+    { head: "Network", name: true, by: (job) => job.network || job.model, cell: (job) => h("a", { href: `#/jobs/${job.id}` }, job.network || job.model || job.id) },
     { head: "Kind", opt: true, cell: (job) => job.kind },
     { head: "State", cell: (job) => standing(job, ways.get(job.id)) },
     admin && { head: "Owner", opt: true, cell: (job) => job.account || NONE },
     { head: `Untuned, ${unit}`, num: true, opt: true, cell: (job) => show(before(job)) },
-    { head: `Best, ${unit}`, num: true, cell: (job) => show(after(job)) },
-    { head: "Gain", num: true, cell: (job) => ratio(before(job), after(job)) },
-    { head: "Trials", num: true, opt: true, cell: (job) => count(ways.get(job.id)?.trials ?? job.spend.trials) },
-    { head: "Time", num: true, opt: true, cell: (job) => duration(elapsed(job, ways.get(job.id))) },
+    { head: `Best, ${unit}`, num: true, by: after, cell: (job) => show(after(job)) },
+    { head: "Gain", num: true, by: (job) => before(job) / after(job) || 0, cell: (job) => ratio(before(job), after(job)) },
+    { head: "Trials", num: true, opt: true, by: (job) => ways.get(job.id)?.trials ?? job.spend.trials, cell: (job) => count(ways.get(job.id)?.trials ?? job.spend.trials) },
+    { head: "Time", num: true, opt: true, by: (job) => elapsed(job, ways.get(job.id)), cell: (job) => duration(elapsed(job, ways.get(job.id))) },
     { head: "Time left", num: true, cell: (job) => (WORK.has(job.state) ? duration(timeLeft(ways.get(job.id))) : NONE) },
-    { head: "Submitted", opt: true, cell: (job) => when(job.created_at) },
+    { head: "Submitted", opt: true, by: (job) => job.created_at, cell: (job) => when(job.created_at) },
   ].filter(Boolean);
 
   let drawing = false;
@@ -41,7 +53,13 @@ export async function open(main, { account }) {
     requestAnimationFrame(() => {
       drawing = false;
       const found = [...order.map((id) => rows.get(id)).filter(Boolean), ...older];
-      replace(body, table("Jobs", columns(latencies(found.map(after))), found, "No jobs yet. Submit one under New job, or with: tunery tune MODEL --server " + location.origin, (job) => job.id));
+      const fitting = found.filter(fits);
+      const parts = columns(latencies(found.map(after)));
+      const by = parts.find((column) => column.head === sort.head)?.by;
+      if (by) fitting.sort((a, b) => (sort.down ? -1 : 1) * ((by(a) ?? 0) > (by(b) ?? 0) ? 1 : (by(a) ?? 0) < (by(b) ?? 0) ? -1 : 0));
+      const nothing = found.length ? "No job fits the search." : "No jobs yet. Submit one under New job, or with: tunery tune MODEL --server " + location.origin;
+      replace(body, table("Jobs", parts, fitting, nothing, (job) => job.id, sort));
+      replace(pair, chosen.size === 2 && h("a", { class: "button", href: `#/compare/${[...chosen].join("-")}` }, "Compare these two"));
     });
   };
   return follow("/v1/live/jobs", (name, data) => {

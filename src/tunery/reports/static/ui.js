@@ -97,12 +97,14 @@ export const heading = (text) => h("h1", { tabindex: "-1" }, text);
 export const facts = (pairs) => h("dl", { class: "facts" },
   pairs.filter(Boolean).map(([name, value, big]) => h("div", {}, h("dt", {}, name), h("dd", { class: big && "big" }, value))));
 
-// Columns: {head, cell(row), num, opt, name, bar}; `opt` ones are left out on a narrow screen.
-export function table(label, columns, rows, nothing = "Nothing yet.", key = () => null) {
+// Columns: {head, cell(row), num, opt, name, bar, by(row)}; `opt` ones are left out on a narrow screen. With `sort`, columns
+// that have `by` sort the rows: the button in their heads calls sort.to(head), and sort.head is the one in force.
+export function table(label, columns, rows, nothing = "Nothing yet.", key = () => null, sort = null) {
   const kind = (column) => [column.num && "num", column.opt && "opt", column.name && "name", column.bar && "barcell"].filter(Boolean).join(" ") || null;
   if (!rows.length) return empty(nothing);
   return h("div", { class: "scroll", role: "region", "aria-label": label }, h("table", { "aria-label": label },
-    h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: kind(column) }, column.head)))),
+    h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: kind(column), "aria-sort": sort?.head === column.head ? (sort.down ? "descending" : "ascending") : null },
+      sort && column.by ? h("button", { type: "button", class: "plain", onclick: () => sort.to(column.head) }, column.head) : column.head)))),
     h("tbody", {}, rows.map((row) => h("tr", { "data-key": key(row) }, columns.map((column) => h("td", { class: kind(column) }, column.cell(row) ?? NONE)))))));
 }
 
