@@ -209,7 +209,6 @@ def evaluate(
 
 
 def _models(text: str) -> list[str]:
-    """Return models as `tune` takes them; a bare name is one of the zoo."""
     from tunery.models import zoo
 
     if text == "all":

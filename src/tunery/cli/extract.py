@@ -147,7 +147,6 @@ def _data(found: "Extraction") -> dict[str, Any]:
 
 
 def _networks(found: "Extraction") -> int:
-    """Count networks, not their batch sizes."""
     return len({one.model.partition("@")[0] for one in found.models if not one.failure})
 
 

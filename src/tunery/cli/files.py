@@ -90,7 +90,6 @@ def inspect(
 
 
 def _of_job(job: str, server: str, trusted: "list[Path] | None") -> "Inspection":
-    """Return what a job's file at a service says of itself."""
     from tunery.delivery.files.inspection import inspect as read
     from tunery.web.client import connect
 
@@ -156,7 +155,6 @@ def _needs(found: "Inspection") -> Iterator[tuple[str, str]]:
 
 
 def _runs(found: "Inspection") -> Iterator[tuple[str, str]]:
-    """Say who runs the network, and how fast it was beside ONNX Runtime when the file was made."""
     from tunery.delivery.files.inspection import tensors
 
     for one in found.shapes or [found.file]:
@@ -176,7 +174,6 @@ def _parameters(file: "CompiledFile") -> Iterator[tuple[str, str]]:
 
 
 def _shapes(one: "CompiledFile") -> Iterator[str]:
-    """Say which shapes a part of a file is for."""
     from tunery.delivery.files.inspection import tensors
 
     if one.accepts is None:

@@ -111,7 +111,6 @@ def _export_format(path: Path, store_url: str, format_name: str, key: str, *, fo
 
 
 def _kernels(tasks: "list[Task]") -> "list[Task]":
-    """Return the tasks whose dialects write other formats."""
     from tunery.dialects import RecordWriter, get_dialect
 
     writers = {name: isinstance(get_dialect(name), RecordWriter) for name in {one.target.dialect for one in tasks}}

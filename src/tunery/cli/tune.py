@@ -136,7 +136,6 @@ def run(
 
 
 def _agreed(compiled: "CompileReport | None", compared: "BenchReport") -> "tuple[CompileReport | None, BenchReport]":
-    """Return both with one verdict: that of the file's compilation, unless the machine was busy then."""
     if compiled is None or compared.verdict is None:
         return compiled, compared
     judged = compiled.verdict

@@ -258,7 +258,6 @@ def _with_digests(found: _onnx_file.ReadModel, path: Path) -> _Source:
 
 
 def _name(path: Path) -> str:
-    """Return how a network is called after its file, on one line."""
     return " ".join(path.stem.split()) or "network"
 
 
@@ -307,7 +306,6 @@ def _seal(body: bytes | mmap.mmap) -> bytes:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what workers that were killed long ago left behind."""
     for left in directory.glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:

@@ -80,7 +80,6 @@ def fill(model: "onnx.ModelProto", name: str) -> None:
 
 
 def _uniform(seed: str, count: int, low: float, high: float) -> "npt.NDArray[np.float32]":
-    """Draw from the bit generator itself: NumPy keeps its stream for ever, unlike its distributions'."""
     import numpy as np
 
     generator = np.random.PCG64(int.from_bytes(blake2b(seed.encode(), digest_size=16).digest(), "little"))

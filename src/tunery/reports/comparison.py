@@ -60,7 +60,6 @@ def batch_lines(inputs: Sequence[str]) -> list[str]:
 
 
 def _sum_of_tasks(report: "BenchReport") -> list[str]:
-    """Say where a call's time goes, and what its operators take on their own."""
     if report.tasks_s is None:
         return []
     inside = sum(task.latency_s is None for task in report.tasks)

@@ -64,7 +64,6 @@ def notebook(view: JobView, said: str) -> str:
 
 
 def _inline(data: object) -> str:
-    """Return JSON that cannot end the element which holds it."""
     return json.dumps(data, allow_nan=False).replace("<", "\\u003c")
 
 

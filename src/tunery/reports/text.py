@@ -374,7 +374,6 @@ def _add_tasks(  # noqa: PLR0917 - a row's cells
     *,
     summed: bool = False,
 ) -> None:
-    """Add one row: of a task what one call takes, of several, or `summed`, the sum over their calls."""
     [alone] = tasks if len(tasks) == 1 and not summed else [None]
     all_s = None if any(task.unreached for task in tasks) else total(tasks, "best_s")
     before, after = (alone.baseline_s, all_s and alone.best_s) if alone else (total(tasks, "baseline_s"), all_s)

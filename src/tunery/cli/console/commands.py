@@ -101,7 +101,6 @@ def _print(result: Result, *, as_json: bool) -> None:
 
 
 def _options(kind: type, names: Iterable[str]) -> Iterable[inspect.Parameter]:
-    """Yield a parameter for each of these fields of a class, of its annotation with an `Option`."""
     options, known = options_in(kind), {field.name: field for field in fields(kind)}
     for name in names:
         typed, option = options[name]
@@ -160,11 +159,7 @@ def width() -> int | None:
 
 
 def output_path(text: str, name: str = "") -> Path:
-    """Return the file that an option or argument names: in a directory, `name`.
-
-    Raises:
-        UsageError: it ends as a directory does, and there is none.
-    """
+    """Return the file that an option or argument names: in a directory, `name`."""
     path, is_directory = Path(text), False
     with suppress(OSError):  # a name that is too long is refused where the file is checked
         is_directory = path.is_dir()

@@ -36,11 +36,7 @@ class UserStopError(Exception):
 
 
 def check_text(words: Sequence[str]) -> None:
-    """Refuse a command line that is not text: names go into the store and into JSON.
-
-    Raises:
-        UsageError: a word holds bytes that are not UTF-8.
-    """
+    """Refuse a command line that is not text: names go into the store and into JSON."""
     for word in words:
         try:
             word.encode()
@@ -97,7 +93,6 @@ def _message(error: Exception, verbose: bool) -> str:
 
 
 def _of_the_machine(error: Exception) -> str:
-    """Return what to do about something that this machine lacks, "" where it is nothing of the kind."""
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         what = f"{str(error.filename)[:_SHOWN]!r}: " if error.filename else ""
         return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"
@@ -137,5 +132,4 @@ def _fail(message: str, code: int, as_json: bool) -> int:
 
 
 def _drop_stdout() -> None:
-    """Whoever read our output has gone: let the interpreter's last flush go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

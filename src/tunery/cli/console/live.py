@@ -128,7 +128,6 @@ class LiveLine:
         return Text(printable(self._text(), lines=False), no_wrap=True, overflow="ellipsis")
 
     def _text(self) -> str:
-        """Return the latest line as it is to be read now: a step without news goes on all the same."""
         latest, age_s = self._latest, max(time.monotonic() - self._since, 0.0)
         if isinstance(latest, str):
             return f"{latest} | {duration(age_s)} so far" if latest and age_s >= 1 else latest

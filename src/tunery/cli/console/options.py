@@ -81,11 +81,7 @@ def make_request(
     on: str = "",
     **same: Any,
 ) -> Request:
-    """Return the request that the options describe.
-
-    Raises:
-        UsageError: there is no such model, or a shape or the budget is malformed.
-    """
+    """Return the request that the options describe."""
     from tunery.domain import Budget, parse_latency
 
     check_model(model)
@@ -127,11 +123,7 @@ def make_query(**given: Any) -> QueryOptions:
 
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
-    """Read how long predictions are measured.
-
-    Raises:
-        UsageError: it is no duration, or there is nothing to measure within it.
-    """
+    """Read how long predictions are measured."""
     from tunery.domain import Budget
 
     if not (within := given.get("few_shot_seconds")):
@@ -154,9 +146,6 @@ def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
 
     >>> parse_shapes(["batch=1,4", "length=128"])
     [{'batch': (1,), 'length': (128,)}, {'batch': (4,), 'length': (128,)}]
-
-    Raises:
-        UsageError: one is malformed, an input is named twice, there are too many values, or they are not equally many.
     """
     found: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
@@ -184,11 +173,7 @@ def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
 
 
 def parse_rivals(text: str) -> tuple[str, ...]:
-    """Read rivals such as `untuned,onnxruntime`; "" gives none.
-
-    Raises:
-        UsageError: one is unknown.
-    """
+    """Read rivals such as `untuned,onnxruntime`; "" gives none."""
     chosen = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in chosen:
         if name not in RIVALS:
@@ -200,9 +185,6 @@ def job_options(texts: Sequence[str]) -> dict[str, Any]:
     """Read `NAME=VALUE` options of a job: numbers, true, false and JSON lists as such, all else as text.
 
     Paths are made absolute: the daemon has another working directory.
-
-    Raises:
-        UsageError: one is not NAME=VALUE.
     """
     found: dict[str, Any] = {}
     for text in texts:

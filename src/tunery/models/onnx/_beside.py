@@ -63,7 +63,6 @@ def name_beside(model: onnx.ModelProto, large: Mapping[str, ByteRange], location
 
 
 def _laid_out(places: Iterable[ByteRange]) -> dict[ByteRange, int]:
-    """Return where each value begins in the file that is written of them."""
     offsets, size = dict[ByteRange, int](), 0
     for place in dict.fromkeys(places):
         offsets[place] = size + -size % _ALIGNMENT
@@ -78,7 +77,6 @@ def weights_of(model: onnx.ModelProto) -> str:
 
 
 def _without_holes(place: ByteRange) -> Iterator[ByteRange]:
-    """Yield the parts of a weight's value that are not holes in its file."""
     at, end = place.offset, place.offset + place.length
     with _told(place), place.path.open("rb") as file:
         while at < end:
@@ -110,7 +108,6 @@ def _copy(part: ByteRange, file: IO[bytes], offset: int) -> None:
 
 
 def _chunks(place: ByteRange) -> Iterator[memoryview]:
-    """Yield a weight's value in pieces, each until the next one is asked for."""
     piece = memoryview(bytearray(min(_CHUNK, place.length)))
     with _told(place), place.path.open("rb", buffering=0) as file:
         file.seek(place.offset)

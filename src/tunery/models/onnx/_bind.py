@@ -192,7 +192,6 @@ def _replaces(dims: Dims, shape: Sequence[int]) -> bool:
 
 
 def _kept(name: str, dims: Dims, shape: Sequence[int]) -> str:
-    """Return the shape as an option, with the sizes that the model declares in their places."""
     sizes = [dim if isinstance(dim, int) else size for dim, size in zip(dims, shape, strict=True)]
     return _flag(name, _join(sizes))
 
@@ -268,7 +267,6 @@ def _check_dimension(declared: Mapping[str, Dims | None], name: str, sizes: Sequ
 
 
 def _sizes(declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | None) -> dict[str, int]:
-    """Return what the request says about each named dimension."""
     sizes = {name: shape[0] for name, shape in shapes.items() if name not in declared}
     for name, size in sizes.items():
         if batch is not None and _BATCH.fullmatch(name) and size != batch:
@@ -285,7 +283,6 @@ def _sizes(declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | Non
 
 
 def _solved(declared: Mapping[str, Dims | None], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes with those of the dimensions that are sums of them."""
     named = _names(declared)
     sums = {dim: _parts(dim, named) for dim in named if dim not in sizes}
     solved = {
@@ -297,7 +294,6 @@ def _solved(declared: Mapping[str, Dims | None], sizes: Mapping[str, int]) -> di
 
 
 def _names(declared: Mapping[str, Dims | None]) -> list[str]:
-    """Return the names of dimensions, in order."""
     dims = (dim for dims in declared.values() for dim in dims or ())
     return list(dict.fromkeys(dim for dim in dims if isinstance(dim, str) and dim not in {"", _EMPTY}))
 
@@ -371,7 +367,6 @@ def _example_shape(name: str, dims: Dims | None, sizes: Mapping[str, int]) -> Se
 
 
 def _flag(name: str, sizes: str) -> str:
-    """Return an option as a shell takes it: the name is the model's author's."""
     return f"--shape {shlex.quote(f'{name}={sizes}')}"
 
 

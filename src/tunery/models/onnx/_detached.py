@@ -56,7 +56,6 @@ def serialised(model: onnx.ModelProto, values: Mapping[str, bytes]) -> Iterator[
 
 
 def _length(number: int) -> bytes:
-    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -119,7 +118,6 @@ def _normalised(node: onnx.NodeProto, readers: Mapping[str, list[onnx.NodeProto]
 
 
 def _fixed(graph: onnx.GraphProto) -> set[str]:
-    """Return the values that are known before any data is."""
     fixed = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type in _FIXED or all(name in fixed for name in node.input if name):

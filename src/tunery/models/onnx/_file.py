@@ -251,7 +251,6 @@ def check_unchanged(beside: Mapping[str, FileStamp], path: Path) -> None:
 
 
 def _is_whole(tensor: onnx.TensorProto, place: ByteRange, folder: Path) -> bool:
-    """Return whether a value is plain numbers of the tensor's size in the model's directory."""
     if tensor.data_type not in _PLAIN or place.offset < 0:
         return False
     itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize

@@ -85,7 +85,6 @@ class _Folder:
         return None if found is None or any(one.size > most for one in found) else self._keep(node, found)
 
     def _named(self, name: str, value: np.ndarray) -> onnx.NodeProto:
-        """Return the node that gives a constant the name of an output."""
         self._values[f"{name}/value"] = value
         return helper.make_node("Identity", [f"{name}/value"], [name])
 
@@ -196,7 +195,6 @@ def unoptimised(model: bytes) -> Any:
 
 
 def _static(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
-    """Return the sizes of a tensor's type, None where not all are known."""
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
@@ -204,7 +202,6 @@ def _static(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
 
 
 def _elements(kind: onnx.TypeProto | None) -> int:
-    """Return how many elements a tensor of the type has, 0 where that is not known."""
     return int(np.prod(_static(kind) or (0,), dtype=object)) if _static(kind) != () else 1
 
 
@@ -238,7 +235,6 @@ def write_pads(node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> boo
 
 
 def _sizes(kind: onnx.TypeProto | None) -> list[int]:
-    """Return the sizes of a tensor's sides, after those of its batch and channels."""
     return [dim.dim_value for dim in kind.tensor_type.shape.dim][2:] if kind is not None else []
 
 

@@ -88,7 +88,6 @@ def _either(one: onnx.TypeProto, other: onnx.TypeProto) -> onnx.TypeProto:
 
 
 def _several(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """Return the type of as many values as there are steps."""
     found = onnx.TypeProto()
     found.tensor_type.elem_type = kind.tensor_type.elem_type
     if kind.tensor_type.HasField("shape"):

@@ -143,7 +143,6 @@ def _rename_new(result: onnx.ModelProto, model: onnx.ModelProto) -> None:
 
 
 def _serialised(model: onnx.ModelProto, beside: int) -> bytes:
-    """Return the model's bytes, which have to fit one file with those `beside` it."""
     try:
         data = bytes(model.SerializeToString())
     except MemoryError:
@@ -189,7 +188,6 @@ def _tell_shapes(graph: onnx.GraphProto) -> bool:
 
 
 def _tell_loops(model: onnx.ModelProto) -> bool:
-    """Give the outputs of loops the types that can be told; say if one was new."""
     graph, told = model.graph, False
     outputs = {value.name: value for value in graph.output}
     typed = {value.name: value for value in (*graph.input, *graph.value_info)} | outputs

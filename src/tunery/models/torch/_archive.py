@@ -65,7 +65,6 @@ def copy_data(source: Path, target: Path) -> None:
 
 
 def _entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the entries by their names below the root, which each archive has one of."""
     found: dict[str, zipfile.ZipInfo] = {}
     for entry in archive.infolist():
         name = entry.filename.partition("/")[2]
@@ -109,7 +108,6 @@ def _checked(text: bytes) -> Any:
 
 
 def _check(value: Any, key: str) -> None:
-    """Check a part of a program, found under `key`, and drop what it is converted without."""
     if isinstance(value, dict):
         for name in value:
             if name in _DROPPED:
@@ -145,7 +143,6 @@ def _check_text(text: str, key: str) -> None:
 
 
 def _check_tree(tree: Any) -> None:
-    """Check how arguments are nested: in tuples, lists and dictionaries with text for keys."""
     context = json.loads(tree["context"]) if tree["context"] else None
     if tree["type"] not in _TREES or not (
         context is None or (isinstance(context, list) and all(isinstance(name, str) for name in context))

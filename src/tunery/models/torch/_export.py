@@ -81,7 +81,6 @@ def _tell(said: str, code: int) -> int:
 
 
 def _end_with_parent() -> None:
-    """End when standard input closes: the process that started this one is gone."""
     os.read(0, 1)  # not sys.stdin: a thread that holds its lock turns the interpreter's end into a crash
     os._exit(1)
 
