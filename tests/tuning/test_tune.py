@@ -1,8 +1,10 @@
 import os
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes, task_named
@@ -17,6 +19,7 @@ from tunery.service.session import query, tune
 from tunery.store import Store, open_store
 from tunery.testing.fake_dialect import FakeDialect
 from tunery.tuning.account import RunBudget
+from tunery.tuning.calls import FIRST_RACE_DEADLINE_S
 
 pytestmark = pytest.mark.jobs
 
@@ -217,6 +220,21 @@ def test_what_races_find_after_a_resume_counts_as_it_does_without_one(tmp_path: 
     for state in (one for one in report.job.tasks if one.tunable):
         assert state.best_s == min(latency_s for key, latency_s in best_s if key == state.task_key and latency_s)
     assert all(prospect.high_s <= latest.best_s for prospect in report.job.outlook)
+
+
+def test_a_stop_does_not_wait_for_a_kernel_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, call = threading.Event(), Runtime.call
+
+    async def begun(self: Runtime, worker: str, method: str, *args: Any, **more: Any) -> Any:
+        if method == "race":
+            stop.set()
+        return await call(self, worker, method, *args, **more)
+
+    monkeypatch.setattr(Runtime, "call", begun)
+    began = time.monotonic()
+    report = run_in(tmp_path, "fake:stuck?tasks=1&baseline_fault=hang", stop=stop)
+    assert report.job.state is JobState.STOPPED
+    assert time.monotonic() - began < FIRST_RACE_DEADLINE_S
 
 
 def test_a_latency_target_is_found_met_after_a_resume(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from tunery.tuning.work import Work
 _OPENING = 4  # candidates of a task's first batch, where there are many tasks
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
 HEARTBEAT_S = 10.0
-_POLL_S = 0.2
+_POLL_S, _STOPPING_S = 0.2, 1.0
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
 _FINALS_AT_FIRST = 0.2  # of the budget may be kept for finals while tasks are untried
@@ -273,12 +273,18 @@ class TuningJob:
             unproven=late.count(False), outdated=late.count(True), predicted=predicted,
         )  # fmt: skip
 
-    async def _in_time(self, work: Coroutine[None, None, bool]) -> bool:
-        """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up."""
-        doing = asyncio.ensure_future(work)
+    async def _in_time(self, work: Coroutine[None, None, bool], *, late: bool = False) -> bool:
+        """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up.
+
+        A `late` one is done all the same. Once the job is stopped a step has a moment to end, then it is given up.
+        """
+        doing, looks = asyncio.ensure_future(work), 0
         try:
             while not (await asyncio.wait([doing], timeout=_POLL_S))[0]:
-                if self._out_of_time():
+                looks += self._stop.is_set()
+                if looks * _POLL_S > _STOPPING_S:
+                    return False
+                if not late and self._out_of_time():
                     self._work.runtime.dispatch.withdraw(self.status.job_id)
             return await doing
         finally:
