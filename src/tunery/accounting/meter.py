@@ -24,7 +24,6 @@ class Plan:
 
 
 def check_effort(effort: str) -> None:
-    """Check the word for an effort."""
     if effort not in EFFORTS:
         raise UsageError(f"unknown effort {effort!r}; use {', '.join(EFFORTS)}")
 

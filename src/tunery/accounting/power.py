@@ -38,7 +38,6 @@ class Power:
         return self._meter.name
 
     def joules(self, core_s: float) -> float:
-        """Return the energy of so many busy core-seconds that were spent just now."""
         if not self.modelled and self._clock() - self._last[0] >= _WINDOW_S:
             before, self._last = self._last, self._look()
             busy_s, counted_j = self._last[1] - before[1], self._last[2] - before[2]

@@ -44,11 +44,7 @@ def __getattr__(name: str) -> Any:
 
 
 def engine_class(name: str) -> type[Engine]:
-    """Return the class of the engine called `name`; one with an address, `ray://HOST:PORT`, goes by its scheme.
-
-    Raises:
-        UsageError: no installed engine has that name.
-    """
+    """Return the class of the engine called `name`; one with an address, `ray://HOST:PORT`, goes by its scheme."""
     entries = {entry.name: entry for entry in entry_points(group=_GROUP)}
     entries |= {ours: EntryPoint(ours, place, _GROUP) for ours, place in _OURS.items()}
     kind = name.partition("://")[0]

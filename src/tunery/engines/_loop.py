@@ -46,7 +46,6 @@ def pack(header: dict[str, Any], body: bytes = b"", most: int = MOST_BODY_BYTES)
 
 
 def seconds_of(value: object, most_s: float = math.inf) -> float:
-    """Return a time that the other side tells, in seconds."""
     if not isinstance(value, float | int) or not 0 <= value <= most_s:
         raise FrameError(f"a time of {value!r:.40} s, where at most {most_s:.0f} s can be")
     return float(value)
@@ -66,7 +65,6 @@ class FrameReader:
         self._buffer, self._missing, self.may_have_more = bytearray(), 0, False
 
     def read(self) -> Frame | None:
-        """Wait for a frame; None at the end of the file."""
         while (frame := self.next()) is None:
             if not self.fill():
                 return None
@@ -165,7 +163,6 @@ class Loop:
             raise EngineError("the engine is closed")
 
     def watch(self, descriptor: int, events: int, act: Callable[[int], None]) -> None:
-        """Have `act` called with the events that have come; 0 for none any more."""
         key = self._selector.get_map().get(descriptor)
         if not events:
             if key is not None:
@@ -236,7 +233,6 @@ class Channel:
         self._flush()
 
     def read(self) -> None:
-        """Take what has come."""
         error, there = None, True
         try:
             for _ in range(64):  # a bounded turn: the loop has other channels and deadlines to see to

@@ -116,21 +116,18 @@ class Signatures:
         return self.cls(**dict(zip(names, values, strict=True)), **given)
 
     def encode_arguments(self, method: str, args: tuple[object, ...]) -> bytes:
-        """Return a call's arguments as a JSON array."""
         return _dump(_arguments(self._function(method), len(args))[0], args, method)
 
     def decode_arguments(self, method: str, count: int, body: bytes) -> tuple[Any, ...]:
         return tuple(_arguments(self._function(method), count)[0].validate_json(body))
 
     def encode_result(self, method: str, result: object) -> bytes:
-        """Return a method's result as JSON; TypeError where it does not fit the return annotation."""
         return _dump(_returned(self._function(method))[0], (result,), f"the result of {method}")
 
     def decode_result(self, method: str, body: bytes) -> Any:
         return _returned(self._function(method))[0].validate_json(body)[0]
 
     def blobs_in_settings(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the blobs that the constructor's arguments name."""
         hints = self._hints()
         return find_all([blob_finder(hints.get(name, Any)) for name in settings], settings.values())
 
@@ -152,7 +149,6 @@ class Signatures:
         return _adapter([hints.get(name if name in parameters else str(rest), Any) for name in names])
 
     def _hints(self) -> dict[str, Any]:
-        """Return the constructor's parameters that are annotated."""
         if self.cls.__init__ is object.__init__:
             return {}
         return typing.get_type_hints(self.cls.__init__, include_extras=True)

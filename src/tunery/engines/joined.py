@@ -19,9 +19,6 @@ class JoinedEngine(Engine):
 
     A worker is started on the host that its spec names, on the first where it names none. Its id is `HOST/ID`. The
     engines were made with the same blobs, and each brings to its host what a call needs. They are closed with this one.
-
-    Raises:
-        EngineError: there is no host.
     """
 
     def __init__(self, engines: Mapping[str, Engine], *, grows: bool = False) -> None:
@@ -36,7 +33,6 @@ class JoinedEngine(Engine):
             self.add(host, engine)
 
     def add(self, host: str, engine: Engine) -> None:
-        """Have a further host's engine join."""
         if host in self._engines or "/" in host:
             raise EngineError(f"two hosts are called {host!r}, or none may be; give one of them another name")
         self._engines[host] = engine

@@ -19,7 +19,6 @@ def degrees_to_try(slots: int) -> list[int]:
 
 
 def agreement(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return Kendall's tau-b of two timings of the same candidates; NaN where there are not two to compare."""
     from scipy.stats import kendalltau  # not in a worker that keeps torch out: it asks whether arrays are tensors
 
     keys = sorted(first.keys() & second.keys())
@@ -34,7 +33,6 @@ def deviations(shared: Mapping[str, float], alone: Mapping[str, float]) -> list[
 
 
 def point(kind: str, degree: int, shared: Mapping[str, float], alone: Mapping[str, float], gain: float) -> SharingPoint:
-    """Return one point of the curve; `gain` is how many times as many candidates per second were timed."""
     found = deviations(shared, alone)
     return SharingPoint(kind, degree, median(found) if found else float("inf"), agreement(shared, alone), gain)
 
@@ -57,7 +55,6 @@ def bound_of(task: Task, calibration: Calibration) -> str:
 
 
 def starting_degree(task: Task, calibration: Calibration | None) -> int:
-    """Return at which degree a task's search begins: 1 on a device that was never calibrated."""
     return calibration.degrees.get(bound_of(task, calibration), 1) if calibration else 1
 
 

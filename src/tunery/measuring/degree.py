@@ -38,7 +38,6 @@ class Degree:
 
     @property
     def deviation(self) -> float:
-        """By which share a kernel is to be expected slower beside others; the bound until enough was seen."""
         if self.degree == 1:
             return 0.0
         return min(max(median(self._seen), 0.0), self.bound) if len(self._seen) >= _LEAST else self.bound

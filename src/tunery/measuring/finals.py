@@ -91,7 +91,6 @@ class Finalist:
             self.contaminated.extend(self.disturbed.values())
 
     def measurement(self, context: Mapping[str, Any]) -> Measurement:
-        """Return the result."""
         outcome, detail = Outcome.OK, ""
         if self.error:
             outcome, detail = Outcome.RUN_FAILED, self.error

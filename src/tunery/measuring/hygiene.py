@@ -21,7 +21,6 @@ class Repeats:
         self._seen: OrderedDict[tuple[str, tuple[float, ...]], set[str]] = OrderedDict()
 
     def check(self, task_key: str, candidate_key: str, samples: Sequence[float]) -> str:
-        """Take in a candidate's samples and return whose times they repeat, "" where they are its own."""
         head = tuple(samples[:_TELLING])
         owners = self._seen.setdefault((task_key, head), set())
         others = sorted(owners - {candidate_key})

@@ -23,12 +23,10 @@ _DRAWN = 1_048_583
 
 
 def size_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Return what arrays of these specs take together, in bytes."""
     return sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in specs)
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """Return the NumPy dtype called `name`, including the low-precision ones of ml_dtypes."""
     low_precision = getattr(ml_dtypes, name, None)
     return np.dtype(name if low_precision is None else low_precision)
 

@@ -74,7 +74,6 @@ class Noise:
             runs.first.append((first - settled_s) / unit_s)
 
     def rule(self, prior: Rule, task_key: str = "") -> Rule:
-        """Return the rule with what was learned so far."""
         rule = prior
         if self._size:
             scale = _scale([e for race in self._races for e in race])
@@ -100,7 +99,6 @@ class Noise:
 
 
 def _scale(values: Sequence[float]) -> float:
-    """Return the least scale with which the rule's tail bounds that of these excesses."""
     excess = sorted(values, reverse=True)
     scale = 0.0
     for share in _QUANTILES:

@@ -89,13 +89,11 @@ class Sampler:
         self.last_s = 0.0
 
     def warm_up(self) -> float:
-        """Run once and return the seconds it took, cold caches and first-touch faults included."""
         start = self._clock()
         self._kernel.run()
         return self._clock() - start
 
     def first_run(self) -> Sample:
-        """Warm up, and say what else went on meanwhile."""
         mark = self._watch.mark()
         seconds = self.warm_up()
         return Sample(seconds, seconds, self._watch.since(mark))
@@ -113,7 +111,6 @@ class Sampler:
         return sample
 
     def sample(self) -> Sample:
-        """Take one sample."""
         sample = self._take()
         if sample.seconds <= 0:
             raise BadTimeError(f"{self.calls} calls took {sample.spent_s} s by the device's clock")

@@ -52,7 +52,6 @@ def winner(candidates: Sequence[Candidate], measurements: Sequence[Measurement])
 
 
 def _race_interval(records: Sequence[Record]) -> tuple[float, float, float]:
-    """Return how fast a candidate may be, its median, and how slow it may be."""
     alone = [record for record in records if record.measurement.mode is Mode.RACE]
     counted = [record.measurement for record in alone or records]
     low, middle, high = interval([sample for measurement in counted for sample in measurement.samples_s])

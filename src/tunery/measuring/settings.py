@@ -55,5 +55,4 @@ FULL_LENGTH = MeasuringSettings(rule=Rule(error=1e-300, precision=0.0), far=1e9)
 
 
 def settings_for(trimming: Trimming) -> MeasuringSettings:
-    """Return how candidates are measured under a request's trimming."""
     return MeasuringSettings() if trimming.abandon else FULL_LENGTH

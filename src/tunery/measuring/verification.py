@@ -101,7 +101,6 @@ def is_float(dtype: np.dtype[np.generic]) -> bool:
 
 
 def tolerance(dtype: np.dtype[np.generic], length: float) -> float:
-    """Return t of the module's rule for a reduction of `length` terms."""
     eps = _finfo(dtype, "eps")
     return float(4 * eps * np.sqrt(max(1.0, length)) + _FLOOR.get(dtype.name, _COARSE_FLOOR))
 
@@ -141,7 +140,6 @@ def _limits(reference: Array, length: float) -> tuple[npt.NDArray[np.float32], n
 
 
 def _rms_of_blocks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Return the RMS of each block of successive elements; the last one takes what is left."""
     starts = np.arange(max(1, values.size // _BLOCK)) * _BLOCK
     sums = np.add.reduceat(np.square(values.ravel(), dtype=np.float64), starts)
     return np.asarray(np.sqrt(sums / np.diff(starts, append=values.size)))

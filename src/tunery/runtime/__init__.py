@@ -30,9 +30,6 @@ def worker_environment(dialect: str, *, measuring: bool = False) -> Environment:
     """Return in which kind of process a dialect's workers live: as the dialect says, with our services preloaded.
 
     `measuring` is for those that only run kernels, on a host that need not have the compiler.
-
-    Raises:
-        UsageError: no installed dialect has that name, or its virtual environment is not there.
     """
     found = get_dialect(dialect)
     check_environment(dialect, found.requirements)
@@ -51,11 +48,7 @@ def worker_bytes(role: Role, granted: int | None = None) -> int:
 
 
 def thread_count(threads: int, granted: int | None = None) -> int:
-    """Return the kernels' thread count; 0 means all usable cores, of this machine or `granted` of another.
-
-    Raises:
-        UsageError: the machine has fewer cores, or the number is negative.
-    """
+    """Return the kernels' thread count; 0 means all usable cores, of this machine or `granted` of another."""
     usable = granted_cores() if granted is None else granted
     if not 0 <= threads <= usable:
         raise UsageError(f"{threads} threads on {usable} usable cores; use at most {usable}")

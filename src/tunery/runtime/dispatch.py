@@ -93,11 +93,9 @@ class Dispatch:
         self._cores = {CORE: self.granted}
 
     def now(self) -> float:
-        """Return seconds since this dispatch began."""
         return time.monotonic() - self._origin
 
     def own_s(self) -> float:
-        """Return the CPU seconds of this process that no job has claimed yet."""
         return time.process_time() - self._claimed_s
 
     def claim(self, own_s: float) -> None:
@@ -110,7 +108,6 @@ class Dispatch:
             self.decide(CapacityChanged(self.now(), name, amount))
 
     def core_count(self) -> int:
-        """Return how many cores this host and those that build for it have in all."""
         return sum(self._cores.values())
 
     def cores_left(self, who: str, cores: int, host: str = HERE) -> CapacityChanged:
@@ -128,19 +125,16 @@ class Dispatch:
         return max(0.0, use.others - sum(rest))
 
     def submit(self, job_id: str, owner: str = "", weight: float = 1.0, priority: int = 0, planned: int = 0) -> None:
-        """Announce a job."""
         for decision in self.decide(JobSubmitted(self.now(), job_id, owner, weight, priority, planned)):
             if isinstance(decision, Refuse) and decision.subject == job_id:
                 raise UsageError(f"the job cannot be taken: {decision.reason}")
         self._spans_of[job_id] = []
 
     def end(self, job_id: str) -> list[Span]:
-        """Say that a job wants nothing more, and return the stages that it went through."""
         self.decide(JobEnded(self.now(), job_id))
         return self._spans_of.pop(job_id, [])
 
     def spans_of(self, job_id: str) -> list[Span]:
-        """Return the stages that a job which has not ended went through so far."""
         return list(self._spans_of.get(job_id, ()))
 
     def pause(self, job_id: str) -> None:
@@ -192,7 +186,6 @@ class Dispatch:
         ready.set_exception(why)
 
     def finished(self, stage_id: str, *, ok: bool) -> None:
-        """Give a stage's resources back."""
         self.decide(StageFinished(self.now(), stage_id, ok=ok))
 
     def ran(self, span: Span) -> None:

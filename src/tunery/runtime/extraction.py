@@ -234,7 +234,6 @@ class _Sweep:
         return tasks, False
 
     async def _try(self, worker: str, method: str, *args: object) -> Any:
-        """Call a worker; whatever goes wrong there is this model's failure."""
         try:
             return await self._call(worker, method, *args)
         except TuneryError as error:

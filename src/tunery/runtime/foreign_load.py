@@ -46,7 +46,6 @@ class Foreign:
         self.disturbed = False
 
     def look(self, at_s: float, taken: float) -> None:
-        """Take in how many cores others took since the last look."""
         since_s = at_s if self._seen_s is None else self._seen_s
         self._seen_s, self.taken = at_s, taken
         self.disturbed = taken >= self._enter * (_LEAVE / _ENTER if self.disturbed else 1.0)
@@ -62,7 +61,6 @@ class Foreign:
 
     @property
     def share(self) -> Share:
-        """What is left to us after the last look."""
         left = self._cores - round(self.taken) if self.disturbed else self._cores
         return Share(max(1, left), self.disturbed and self._left_s > 0, self.disturbed)
 
@@ -80,11 +78,9 @@ class ForeignWatch:
 
     @property
     def share(self) -> Share:
-        """What was left to us at the last look."""
         return self.foreign.share
 
     def look(self) -> Share:
-        """Look now, unless the last look was just before."""
         now_s = time.monotonic()
         if self._looked_s is None or now_s - self._looked_s >= self._load.least_s:
             self.foreign.look(now_s, self._load.taken())

@@ -36,11 +36,9 @@ class ImportedModel:
 
     @property
     def blobs(self) -> tuple[str, ...]:
-        """The prepared files of the model, which are held for whoever imported it."""
         return tuple(blob for one in self.parts or (self,) for blob in one.network.blobs)
 
     def has_changed(self) -> bool:
-        """Return whether the model's file was written, replaced or deleted since it was read."""
         if self.stamp is None:
             return False
         source = self.network.source
@@ -97,5 +95,4 @@ async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tu
 
 
 def absolute(model: str) -> str:
-    """Return a model's name as a process in another directory may use it: a file's whole path, any other as it is."""
     return model if model.startswith("zoo:") or named_dialect(model) else str(Path(model).resolve())

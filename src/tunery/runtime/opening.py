@@ -44,7 +44,6 @@ def workplace(on: str = "", *, follow: bool = False) -> Iterator[tuple[Engine, P
 
 @contextmanager
 def _place(on: str, *, follow: bool) -> Iterator[tuple[Engine, Path]]:
-    """Open an engine and a scratch directory, without waiting for a host."""
     cache, kind = cache_directory(), engine_class(settings().engine)
     if on:
         host_named(on, added_hosts())
@@ -78,7 +77,6 @@ def _name_slow(engine: Engine, on: str) -> None:
 
 
 def granted_at(engine: Engine, on: str) -> int | None:
-    """Return how many cores the host grants that is measured `on`; None for this machine."""
     if not on:
         return None
     facts = engine.facts(on)
@@ -104,7 +102,6 @@ def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs, *, follow: boo
 
 @contextmanager
 def open_runtime(spec: RuntimeSpec, dispatch: Dispatch | None = None, *, follow: bool = False) -> Iterator[Runtime]:
-    """Open a workplace with pools of workers; `follow` as there."""
     with workplace(spec.on, follow=follow) as (engine, scratch):
         yield _runtime(engine, spec, scratch, dispatch)
 
@@ -174,7 +171,6 @@ class AddedHosts:
                 _log.warning("the hosts that were added are not followed: %s", error)
 
     def _look(self) -> None:
-        """Take in which hosts there are now."""
         commands = {host.name: host.connect for host in added_hosts()}
         for name in [name for name in self._agents if name not in commands and name in self._engine.hosts]:
             self._engine.leave(name)

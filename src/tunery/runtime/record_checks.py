@@ -16,7 +16,6 @@ _MEMORY_BYTES = 4 << 30
 
 
 def import_records(store: str, path: Path) -> ImportSummary:
-    """Take the records of a file that `tunery records export` wrote into a store, as hints for later searches."""
     with open_store(store) as opened:
         return import_into(opened, path)
 
@@ -34,7 +33,6 @@ class RecordChecks:
         self._workers: dict[str, str] = {}
 
     def workload(self, task: Task) -> str:
-        """Return why a task's workload must not be taken in, "" where nothing speaks against it."""
         dialect = task.target.dialect
         try:
             check_dialect(dialect)
@@ -49,7 +47,6 @@ class RecordChecks:
         return f"of {name}: {reason}" if reason else ""
 
     def bodies(self, dialect: str, bodies: Sequence[str]) -> Sequence[str]:
-        """Return the same for the bodies of candidates; one that takes its checker down is refused alone."""
         try:
             reasons: list[str] = self._engine.call(
                 self._worker(dialect), "bodies", list(bodies), deadline_s=_DEADLINE_S

@@ -135,11 +135,9 @@ class Runtime:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The state machine, for its log and for tests."""
         return self.dispatch.scheduler
 
     def resource(self, role: str, host: str = HERE) -> str:
-        """Return the scheduler's name for a host's workers of a role."""
         return f"{host}/{role}{self.spec.label}"
 
     def _host_resized(self, host: str, builders: int) -> None:
@@ -188,7 +186,6 @@ class Runtime:
         self.dispatch.submit(job_id)
 
     def end(self, job_id: str) -> None:
-        """Say that a job wants nothing more."""
         self.dispatch.end(job_id)
 
     @asynccontextmanager
@@ -301,17 +298,14 @@ class Runtime:
             self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
 
     def taken(self, host: str = HERE) -> float | None:
-        """Return how many cores of a host others use; None where that is not known."""
         if host != HERE:
             return self.hosts.taken(host)
         return None if self.foreign is None else self.foreign.foreign.taken
 
     def in_use(self, job_id: str | None = None) -> float:
-        """Return the core-seconds that stages have used which have not ended, of one job or of all."""
         return self.usage.in_use(job_id)
 
     def claim(self, core_s: float) -> None:
-        """Say that so many core-seconds have found somebody who pays for them."""
         self.usage.claim(core_s)
 
     def unclaimed_core_s(self) -> float:
@@ -322,12 +316,10 @@ class Runtime:
         return self.usage.unclaimed(self.pools.everyone())
 
     def hold(self, blob: str) -> bool:
-        """Keep a blob until `release` was called as often as this; return whether it is there."""
         self._holds[blob] += 1
         return self.blobs.has(blob)
 
     def release(self, blob: str) -> None:
-        """Say that one of those who hold a blob does not need it any more; nobody does after the last."""
         self._holds[blob] -= 1
         if self._holds[blob] <= 0:
             del self._holds[blob]
@@ -343,7 +335,6 @@ class Runtime:
             del self._holds[blob]
 
     def discard(self, artifact: Artifact) -> None:
-        """Remove a built candidate, unless another one has the same code and is still in use."""
         self.release(artifact.blob)
 
     async def make(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
@@ -438,7 +429,6 @@ class Runtime:
         self.dispatch.pin(self._name(worker), partial(self.engine.place, worker), self._measuring_cores())
 
     def _measuring_cores(self) -> tuple[int, ...]:
-        """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""
         return tuple(core for slot in self.pools.slots for core in slot)
 
     def _host_for(self, role: Role, worker: str | None, *, runs: bool) -> str:

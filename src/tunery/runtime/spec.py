@@ -36,5 +36,4 @@ class RuntimeSpec:
 
     @property
     def label(self) -> str:
-        """What follows the names of its workers and resources."""
         return f"@{self.dialect}/{self.threads}{'/full' if self.full_length else ''}{self.on and f'/{self.on}'}"

@@ -61,11 +61,9 @@ class Nursery:
         return self._process.pid
 
     def fork(self, worker: str, channel: socket.socket) -> None:
-        """Ask for a worker on `channel`; OSError where the zygote is gone."""
         socket.send_fds(self.control, [json.dumps({"fork": worker}).encode()], [channel.fileno()])
 
     def read(self) -> tuple[list[Message], bool]:
-        """Return what the zygote said since, and whether it is still there."""
         messages: list[Message] = []
         while True:
             try:
@@ -87,11 +85,9 @@ class Nursery:
         self.control.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
-        """End the zygote at once; the kernel ends its workers with it."""
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for the end of the process and release everything."""
         self.control.close()
         try:
             self._process.wait(5)

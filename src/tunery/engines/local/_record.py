@@ -68,7 +68,6 @@ class LocalWorker(Worker):
     limit: float = math.inf
 
     def begin(self, blobs: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the first message's header: how the process settles in."""
         environment = self.spec.environment
         return {
             "do": "begin", "service": self.spec.service, "settings": list(self.setting_names),
@@ -112,7 +111,6 @@ def ran_out(worker: LocalWorker, code: int | None, peak_bytes: int, log: Path) -
 
 
 def describe_exit(code: int | None) -> str:
-    """Return an exit code in words."""
     if code is None:
         return "ended with its zygote"
     if code >= 0:

@@ -25,7 +25,6 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def main(channel: socket.socket) -> int:
-    """Serve calls until the other side closes the channel; returns the exit code."""
     frames = FrameReader(channel.fileno())
     if (first := frames.read()) is None:
         return 0

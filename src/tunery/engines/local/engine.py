@@ -246,7 +246,6 @@ class LocalEngine(TableEngine[LocalWorker]):
 
     @override
     def _pump(self, worker: LocalWorker) -> None:
-        """Give a worker its next call if it can take one."""
         if worker.state is WorkerState.DOWN and worker.queue and not self._loop.closed:
             worker.generation += 1
             self._begin(worker)

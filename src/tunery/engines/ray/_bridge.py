@@ -32,7 +32,6 @@ class AgentPipe:
         )  # fmt: skip
 
     def read(self) -> bytes:
-        """Wait for what the agent says; nothing at its end."""
         assert self._agent.stdout is not None
         return os.read(self._agent.stdout.fileno(), _READ)
 
@@ -61,7 +60,6 @@ class Bridge:
         return names
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve who has dialled until one side ends."""
         try:
             what, _, name = (await reader.readline()).decode().strip().partition(" ")
             if what == "nodes":
@@ -120,7 +118,6 @@ def end_with_input() -> None:
 
 
 async def serve(address: str, socket: str) -> None:
-    """Join the cluster and serve until killed."""
     import ray
 
     ray.init(address=address, namespace="tunery", log_to_driver=False, logging_level="ERROR")
@@ -130,7 +127,6 @@ async def serve(address: str, socket: str) -> None:
 
 
 def main() -> None:
-    """Serve the cluster at an address on a socket."""
     end_with_input()
     try:
         asyncio.run(serve(*sys.argv[1:3]))

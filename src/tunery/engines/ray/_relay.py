@@ -12,7 +12,6 @@ _READ = 1 << 18
 
 
 def main() -> int:
-    """Pass bytes on until one side ends; return the exit code."""
     path, node = sys.argv[1:3]
     with socket.socket(socket.AF_UNIX) as bridge:
         try:

@@ -43,10 +43,6 @@ class RayEngine(JoinedEngine):
     Ray is only the transport: it starts an agent on a node and passes bytes between it and us. `address` is what
     `ray.init` takes: "auto" is the cluster of the node that we run on. A head that dies is waited for, as a host is.
 
-    Raises:
-        UsageError: Ray is not installed.
-        HostError: there is no such cluster; the message has Ray's words.
-
     Example:
         with RayEngine("auto", scratch, blobs) as engine:
             engine.watch(lambda host: print(host, engine.facts(host)))
@@ -104,7 +100,6 @@ class RayEngine(JoinedEngine):
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
     def _talk(self) -> None:
-        """Start the bridge and hear of the nodes until it ends; then `_why` says why."""
         self._socket.unlink(missing_ok=True)
         with tempfile.TemporaryFile() as errors:
             command = [sys.executable, "-P", "-m", _bridge.__name__, self._address, str(self._socket)]
@@ -135,7 +130,6 @@ class RayEngine(JoinedEngine):
         raise OSError("it cannot be joined")
 
     def _heard(self, names: list[str]) -> None:
-        """Take in which nodes are up."""
         for name in names:
             if name in self._agents:
                 self._agents[name].try_again()

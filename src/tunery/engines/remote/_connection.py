@@ -54,11 +54,7 @@ class RemoteWorker(Worker):
 
 
 class AgentConnection:
-    """Starts the command at once; `heard` takes the agent's frames, `ended` why no more will come.
-
-    Raises:
-        HostError: the command cannot be started.
-    """
+    """Starts the command at once; `heard` takes the agent's frames, `ended` why no more will come."""
 
     def __init__(
         self,
@@ -93,7 +89,6 @@ class AgentConnection:
         self.channel = Channel(loop, self._reader, descriptors, heard, lambda error: ended(self._why(error)))
 
     def _why(self, error: FrameError | None) -> HostError:
-        """Return why nothing more comes."""
         if error is not None and self._reader.mark:
             return HostError(f"its agent sent no greeting but {error}: does the command start `tunery agent --stdio`?")
         if error is not None:
@@ -117,7 +112,6 @@ class AgentConnection:
         return "" if code is None else f"the command ended with exit code {code}, and its output is held open"
 
     def greet(self, header: dict[str, Any]) -> HostFacts:
-        """Take the agent's first words."""
         theirs = header.get("protocol"), header.get("version")
         try:
             facts = TypeAdapter(HostFacts).validate_python(header) if theirs[0] == PROTOCOL else None

@@ -45,11 +45,7 @@ class Timing:
 
 
 class HostLink(TableEngine[RemoteWorker]):
-    """An engine on another host: runs the connect command at once and again whenever it ends, later and later.
-
-    Raises:
-        HostError: the command is empty or cannot be read.
-    """
+    """An engine on another host: runs the connect command at once and again whenever it ends, later and later."""
 
     is_elsewhere = True
 

@@ -29,11 +29,7 @@ _CALL_S = 2e-9  # of a call that does nothing
 
 
 def check_told(result: object, task: Task | None) -> None:
-    """Check the numbers of what a worker of another host answers: nothing else looks at them before they are used.
-
-    Raises:
-        HostError: they cannot be.
-    """
+    """Check the numbers of what a worker of another host answers: nothing else looks at them before they are used."""
     least_s = 0.0 if task is None else least_latency_s(task)
     for told in result if isinstance(result, Sequence) else (result,):
         if not isinstance(told, Measurement):

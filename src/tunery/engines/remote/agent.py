@@ -79,7 +79,6 @@ class LocalAgent:
         self._stack.close()
 
     def serve(self) -> int:
-        """Talk until the other side is gone."""
         os.write(self._descriptors[1], MAGIC)
         facts = host_facts()
         self._others = device_class("cpu").foreign_load(facts.cores) if settings().load_watch else None
@@ -262,7 +261,6 @@ class _DeviceTurns:
             await stack.aclose()
 
     def close(self) -> None:
-        """End the waiting; the kernel lets go of the lock with this process."""
         for taken in self._held.values():
             taken.cancel()
         self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)

@@ -53,7 +53,6 @@ def check_host(name: str, connect: str, blobs: Blobs) -> Iterator[Check]:
 
 
 def _first_answer(engine: AgentEngine) -> HostFacts:
-    """Return what the first try gives: another would say the same."""
     return engine.wait(_GREETING_S + 1.0, tries=1)
 
 
@@ -77,7 +76,6 @@ def _clock(engine: AgentEngine) -> Check:
 
 
 def _packages(facts: HostFacts) -> Iterator[Check]:
-    """Has the host the versions that run what is compiled here?"""
     for name in installed_dialects():
         dialect = get_dialect(name)
         wanted = {package: version(package) for package in dialect.packages}

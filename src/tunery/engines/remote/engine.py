@@ -35,9 +35,6 @@ class AgentEngine(HostLink):
     (`BlobDigest`) is copied to the host before it is made, once, and what its result names is copied back before its
     future is done.
 
-    Raises:
-        HostError: the command is empty or cannot be read.
-
     Example:
         with AgentEngine("pi4", "ssh pi@10.0.0.7", blobs) as engine:
             worker = engine.start(WorkerSpec(Role.BUILDER, "package.module:Builder"))
@@ -135,7 +132,6 @@ class AgentEngine(HostLink):
             self._pump(worker)
 
     def _send_to(self, worker: RemoteWorker, what: dict[str, Any]) -> None:
-        """Send the agent a word for a worker that runs."""
         if self._live is not None and worker.name in self._live.started:
             self._live.channel.send({**what, "worker": worker.name})
 
@@ -300,7 +296,6 @@ class AgentEngine(HostLink):
                 self._make(worker, call)
 
     def _held(self, header: dict[str, Any], _body: bytes) -> None:
-        """Take the answer to `hold_device`."""
         number, connection = header["id"], self._live
         future = self._holds.pop(number, None)
         if future is None:

@@ -25,7 +25,6 @@ _LEAST_DISK_BYTES = 2 << 30
 
 
 def host_facts() -> HostFacts:
-    """Return the facts of the host that this process runs on."""
     return HostFacts(
         version=version("tunery"),
         python=platform.python_version(),
@@ -73,7 +72,6 @@ def _runtime_checks(dialect: Dialect) -> Iterator[Check]:
 
 
 def cache_check() -> Check:
-    """Can blobs be written here, and is there room?"""
     directory = cache_directory()
     try:
         own_directory(directory)

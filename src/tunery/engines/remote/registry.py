@@ -31,7 +31,6 @@ class AddedHost:
 
 
 def added_hosts() -> tuple[AddedHost, ...]:
-    """Return the hosts that were added, by name."""
     path = hosts_file()
     try:
         found = path.stat()
@@ -69,7 +68,6 @@ def add_host(name: str, connect: str) -> AddedHost:
 
 
 def remove_host(name: str) -> None:
-    """Forget a host."""
     with _alone():
         hosts = added_hosts()
         host_named(name, hosts)

@@ -110,7 +110,6 @@ class FurtherHosts:
             self._resized(host, room)
 
     def taken(self, host: str) -> float | None:
-        """Return how many cores of a host others use; None where that is not known."""
         return self._foreign[host].taken if host in self.up and self._engine.use(host) is not None else None
 
     async def _join(self, host: str, facts: HostFacts) -> None:
@@ -140,7 +139,6 @@ class FurtherHosts:
         return found
 
     def leave(self, host: str, why: str) -> None:
-        """Give a host no more builds until it comes again."""
         if host in self.up:
             self._name(host, why)
             self.up.remove(host)

@@ -52,7 +52,6 @@ class WorkerPools:
         self._pools: dict[str, _Pool] = {}
 
     def start(self, granted: int) -> None:
-        """Start every role's workers for a machine that grants so many cores."""
         narrow, dialect = _most(granted, granted_bytes()), {"dialect": self._spec.dialect}
         self._pools = {
             Role.PREPARER: self._pool(
@@ -92,7 +91,6 @@ class WorkerPools:
         return workers
 
     def start_target_worker(self) -> str:
-        """Start what knows the processor that is measured on, where that is another host's; return its id."""
         spec = self._pools[Role.IMPORTER].spec
         assert spec is not None
         return self._engine.start(replace(spec, host=self.measure_host))
@@ -112,7 +110,6 @@ class WorkerPools:
         )
 
     def use_slots(self, degree: int) -> None:
-        """Start a measurer for each further slot, so that `degree` of them may be used at once."""
         for slot in self.all_slots[len(self.slots) : degree]:
             self._start_measurer(slot)
             self.slots.append(slot)
@@ -153,7 +150,6 @@ class WorkerPools:
         return (worker for pool in self._pools.values() for worker in pool.workers)
 
     def all_idle(self) -> Iterator[str]:
-        """Yield the ids of all workers that nobody has taken."""
         return (worker for pool in self._pools.values() for worker in pool.idle)
 
     def host(self, worker: str) -> str:
@@ -182,7 +178,6 @@ class WorkerPools:
 
 
 def _most(cores: int, memory_bytes: int) -> int:
-    """Return how many builders, or proposers, a host has room for."""
     return max(1, min(cores, 8, memory_bytes // _PAIR_BYTES))
 
 
@@ -240,7 +235,6 @@ class StageUsage:
         return sum(self._core_s(stage, now_s, self._engine.cpu_s(stage.worker)) for stage in stages)
 
     def claim(self, core_s: float) -> None:
-        """Say that so many core-seconds have found somebody who pays for them."""
         self._claimed_core_s += core_s
 
     def unclaimed(self, workers: Iterable[str]) -> float:

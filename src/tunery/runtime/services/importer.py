@@ -155,7 +155,6 @@ class Importer(Preparer):
         return self._dialect.resolve_target(spec, threads), self._dialect.compiler
 
     def extract(self, network: Network, target: Target) -> tuple[list[Task], dict[str, str]]:
-        """Return the network's tasks, and by node of it why ONNX Runtime runs it."""
         source, here = TaskSource.of(self._dialect), self._here(network)
         return source.extract(here, target), dict(source.elsewhere(here, target))
 

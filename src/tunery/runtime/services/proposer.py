@@ -96,7 +96,6 @@ class ProposerHost:
         )
 
     def _scores(self, rows: FeatureRows | None, count: int) -> tuple[float | None, ...]:
-        """Score all of a proposal by the one model of now, so that the scores can be compared."""
         if self._model is None or rows is None:
             return (None,) * count
         scores = np.where(np.isfinite(rows.values).any(axis=1), self._model.predict(rows), np.nan)
