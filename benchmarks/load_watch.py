@@ -117,7 +117,7 @@ def retime(task: Task, records: Sequence[Record], directory: Path, threads: int)
     """Return the latencies of the records' candidates, each raced against nobody."""
 
     async def all_of_them(runtime: Runtime) -> dict[str, float]:
-        runtime.submit("retime")
+        runtime.dispatch.submit("retime")
 
         async def build(candidate: Candidate) -> Artifact:
             async with runtime.stage("retime", "build", Role.BUILDER) as grant:

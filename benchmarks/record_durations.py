@@ -39,7 +39,7 @@ def recorded(model: str, budget: str, store: str) -> dict[str, dict[str, list[fl
 
     with patch.object(opening, "Runtime", make):
         tune(Request(model, budget=Budget.parse(budget), store=store))
-    return recorded_unit_s(made[-1].scheduler.log)
+    return recorded_unit_s(made[-1].dispatch.scheduler.log)
 
 
 def thinned(values: Sequence[float]) -> list[float]:

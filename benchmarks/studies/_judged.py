@@ -116,7 +116,7 @@ def judge(request: Request, tasks: Sequence[Task], runs: Mapping[str, Sequence[W
 async def _judge(
     runtime: Runtime, tasks: Sequence[Task], runs: Mapping[str, Sequence[Way]]
 ) -> dict[str, dict[str, float]]:
-    runtime.submit(_JOB)
+    runtime.dispatch.submit(_JOB)
     arms = {
         task.key: {
             arm: Candidate(**{**way.winner, "origin": Origin(way.winner["origin"])})
@@ -132,7 +132,7 @@ async def _judge(
     for task, kit in zip(tunable, built, strict=True):  # one by one: nothing is built beside
         if kit is not None and (latency_s := await _timed(runtime, task, *kit)):
             judged[task.key] = {arm: latency_s.get(one.key, math.inf) for arm, one in arms[task.key].items()}
-    runtime.end(_JOB)
+    runtime.dispatch.end(_JOB)
     return judged
 
 

@@ -51,7 +51,7 @@ async def prepare(
         UsageError: a model is wrong.
         WorkError: a model has no tunable task of the kind, or its reference does not build.
     """
-    runtime.submit(JOB)
+    runtime.dispatch.submit(JOB)
     tasks = []
     for request, kind in wanted:
         say(f"extracting the {kind} tasks of {request.model}")
@@ -62,7 +62,7 @@ async def prepare(
         tasks.append(found)
     say(f"proposing and building {count} candidates for each of {len(tasks)} tasks")
     subjects = await asyncio.gather(*(_subject(runtime, task, count, kept) for task in tasks))
-    runtime.end(JOB)
+    runtime.dispatch.end(JOB)
     return list(subjects)
 
 

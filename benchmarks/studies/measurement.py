@@ -75,7 +75,7 @@ async def _study(
         subjects = await prepare(runtime, store, wanted, count, options.say, kept)
         device = await runtime.device()
         known = await store.read(lambda calls: calls.calibrations(device.fingerprint))
-        runtime.submit("study")
+        runtime.dispatch.submit("study")
         calibration = known[0] if known else await calibrate(
             runtime, store, subjects[0].task.target, dialect, "study", options.say
         )  # fmt: skip
@@ -84,7 +84,7 @@ async def _study(
         workers = SlotWorkers(runtime.engine, specs)
         spare = runtime.engine.start(specs[0])
         found = [_one(workers, subject, calibration, options, spare, kept) for subject in subjects]
-    runtime.end("study")
+    runtime.dispatch.end("study")
     return calibration, found
 
 

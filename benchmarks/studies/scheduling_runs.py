@@ -134,9 +134,9 @@ def _waited(dispatch: Dispatch, runtime: Runtime) -> float:
 
 async def _warm(runtime: Runtime, task: Task) -> None:
     """Let every builder and proposer do something, so that no run pays for starting them."""
-    runtime.submit("warm-up")
+    runtime.dispatch.submit("warm-up")
     builders, proposers = runtime.workers(Role.BUILDER), runtime.workers(Role.PROPOSER)
     calls = [runtime.call(w, "baselines", task, deadline_s=_DEADLINE_S) for w in builders]
     calls += [runtime.call(w, "close", "", deadline_s=_DEADLINE_S) for w in proposers]
     await asyncio.gather(*calls)
-    runtime.end("warm-up")
+    runtime.dispatch.end("warm-up")

@@ -201,7 +201,7 @@ def measured_peak(request: Request) -> float | None:
     import asyncio
 
     with open_runtime(RuntimeSpec.of(request)) as runtime:
-        runtime.submit("peak")
+        runtime.dispatch.submit("peak")
         spec = WorkerSpec(
             Role.MEASURER, "tunery.runtime.services:Peak", {"dialect": request.dialect},
             cores=runtime.measure_cores, threads=runtime.threads, environment=worker_environment(request.dialect),

@@ -130,12 +130,14 @@ def runtimes(patch: Callable[[Runtime], None] = lambda _: None) -> Iterator[list
 
 def expect_nothing_held(runtime: Runtime) -> None:
     """Nothing is held, every worker can be had again, and the log tells the same story twice."""
-    validate(runtime.scheduler)
-    assert runtime.scheduler.snapshot().running == runtime.scheduler.snapshot().ready == 0
-    assert sorted(runtime.pools.all_idle()) == sorted(runtime.pools.everyone())
+    validate(runtime.dispatch.scheduler)
+    assert runtime.dispatch.scheduler.snapshot().running == runtime.dispatch.scheduler.snapshot().ready == 0
+    assert sorted(worker for pool in runtime.pools.by_role.values() for worker in pool.idle) == sorted(
+        runtime.pools.everyone()
+    )
     assert runtime.dispatch.waiting == {}
     assert runtime.dispatch.pinned == {}
-    validate(replay(runtime.scheduler.log))
+    validate(replay(runtime.dispatch.scheduler.log))
 
 
 def start(directory: Path, source: str, trials: int) -> subprocess.Popen[str]:

@@ -124,7 +124,7 @@ def test_a_prepared_file_that_a_job_holds_stays(tmp_path: Path, monkeypatch: pyt
             AsyncStore(opened) as store,
             open_runtime(RuntimeSpec("fake")) as runtime,
         ):
-            runtime.submit("collect")
+            runtime.dispatch.submit("collect")
             worker = runtime.workers(Role.IMPORTER)[0]
             load = partial(runtime.call, worker, "load", "zoo:mlp-mnist", {}, False, True, deadline_s=60)
             network = await held(load, runtime.hold, runtime.release)
@@ -146,7 +146,7 @@ def test_an_import_that_fails_holds_no_file(tmp_path: Path, monkeypatch: pytest.
             AsyncStore(opened) as store,
             open_runtime(RuntimeSpec("fake")) as runtime,
         ):
-            runtime.submit("job")
+            runtime.dispatch.submit("job")
             held_now: Counter[str] = Counter()
             hold, release = runtime.hold, runtime.release
 

@@ -78,7 +78,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> Iterator[tupl
 
 
 def capacities(runtime: Runtime, resource: str) -> list[tuple[float, int]]:
-    events = [event for entry in runtime.scheduler.log.entries for event in entry.events]
+    events = [event for entry in runtime.dispatch.scheduler.log.entries for event in entry.events]
     name = runtime.resource(resource)
     changes = [(e.at_s, e.capacity) for e in events if isinstance(e, CapacityChanged) and e.resource == name]
     return changes[1:]  # the first says that there is such a resource
@@ -87,7 +87,7 @@ def capacities(runtime: Runtime, resource: str) -> list[tuple[float, int]]:
 def measuring_started(runtime: Runtime) -> list[float]:
     """Return when stages of the measurer started, by the scheduler's log."""
     wide, times = set(), []
-    for entry in runtime.scheduler.log.entries:
+    for entry in runtime.dispatch.scheduler.log.entries:
         for event in entry.events:
             if isinstance(event, StageReady) and event.request.needs.get(runtime.resource(Role.MEASURER)):
                 wide.add(event.request.stage_id)
@@ -133,8 +133,8 @@ def test_measuring_waits_for_the_end_of_a_hog_and_repeats_what_it_disturbed(
     assert len(times) == TRIALS
     marks = {r.measurement.context.get("foreign_cores") for r in records_in(tmp_path) if r.measurement.samples_s}
     assert marks <= {0.0, 1.0}
-    validate(runtime.scheduler)
-    replay(runtime.scheduler.log)
+    validate(runtime.dispatch.scheduler)
+    replay(runtime.dispatch.scheduler.log)
 
 
 def test_a_hog_that_stays_is_waited_for_only_so_long_and_then_marked(

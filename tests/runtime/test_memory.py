@@ -82,7 +82,7 @@ def test_an_import_does_not_wait_for_another_jobs(tmp_path: Path) -> None:
         with LocalEngine(tmp_path / "logs") as engine:
             runtime = Runtime(engine, RuntimeSpec("fake"), tmp_path)
             for job in ("one", "two"):
-                runtime.submit(job)
+                runtime.dispatch.submit(job)
             if runtime.granted < 2:
                 pytest.skip("one core imports one model at a time")
             async with (

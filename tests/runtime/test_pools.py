@@ -24,7 +24,7 @@ pytestmark = pytest.mark.jobs
 async def runtime_in(directory: Path) -> AsyncIterator[Runtime]:
     with LocalEngine(directory / "logs") as engine:
         runtime = Runtime(engine, RuntimeSpec("fake"), directory)
-        runtime.submit("job")
+        runtime.dispatch.submit("job")
         yield runtime
 
 
@@ -48,7 +48,7 @@ def test_stages_cancelled_while_waiting_and_while_running(tmp_path: Path) -> Non
             tasks[2].cancel()  # waits
             tasks[0].cancel()  # runs; the next one is let in
             await begun[1].wait()
-            validate(runtime.scheduler)
+            validate(runtime.dispatch.scheduler)
             assert not begun[2].is_set()
             for task in tasks:
                 task.cancel()
@@ -170,7 +170,7 @@ def test_nothing_is_pinned_to_a_core_that_is_being_measured_on(tmp_path: Path) -
         run_in(tmp_path, "fake:pins?tasks=2&build_s=0.01&run_s=0.005&build_crash=0.1", "60trials", threads=1)
     assert measured, "nothing ran beside a measurement"
     assert overlaps == []
-    validate(made[0].scheduler)
+    validate(made[0].dispatch.scheduler)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

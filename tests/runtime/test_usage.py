@@ -32,7 +32,7 @@ def engine() -> Iterator[InlineEngine]:
 
 def test_where_no_cpu_seconds_are_known_a_stage_uses_its_cores_all_the_time(engine: InlineEngine) -> None:
     now_s = 10.0
-    usage = StageUsage(engine, lambda: now_s)
+    usage = StageUsage(engine, lambda: now_s, lambda: ["w", "v"])
     usage.begin("a", "job", "w", 4)
     usage.begin("b", "other", "v", 1)
     now_s = 12.0
@@ -43,22 +43,22 @@ def test_where_no_cpu_seconds_are_known_a_stage_uses_its_cores_all_the_time(engi
     assert usage.end("a") == (1.0, 4.0)
     assert usage.end("b") == (3.0, 3.0)
     assert usage.in_use() == 0.0
-    assert usage.unclaimed(["w", "v"]) == 0.0
+    assert usage.unclaimed() == 0.0
 
 
 def test_a_stage_uses_what_its_worker_used() -> None:
     engine = KnowingEngine()
-    usage = StageUsage(engine, lambda: 0.0)
-    assert usage.unclaimed(["w", "v"]) == 6.5
+    usage = StageUsage(engine, lambda: 0.0, lambda: ["w", "v"])
+    assert usage.unclaimed() == 6.5
     usage.begin("a", "job", "w", 4)
     engine.used["w"] = 8.0
     assert usage.in_use("job") == 3.0
-    assert usage.unclaimed(["w", "v"]) == 6.5, "an open stage is left out"
+    assert usage.unclaimed() == 6.5, "an open stage is left out"
     assert usage.split("a") == (0.0, 3.0)
     engine.used["w"] = 7.0  # it cannot be
     assert usage.end("a") == (0.0, 0.0)
     usage.claim(7.0)
-    assert usage.unclaimed(["w", "v"]) == pytest.approx(1.5)
+    assert usage.unclaimed() == pytest.approx(1.5)
 
 
 @pytest.mark.jobs

@@ -273,11 +273,11 @@ def test_an_import_beside_other_jobs_is_not_their_overhead(tmp_path: Path, monke
             runtime = room.runtime(request)
 
             def saved(self: Store, *args: Any, **options: Any) -> None:
-                unclaimed.append(runtime.unclaimed_core_s())
+                unclaimed.append(runtime.usage.unclaimed())
                 save(self, *args, **options)
 
             async def posted(self: Account, bills: Any) -> None:
-                unclaimed.append(runtime.unclaimed_core_s())
+                unclaimed.append(runtime.usage.unclaimed())
                 await post(self, bills)
 
             monkeypatch.setattr(Store, "save_tasks", saved)

@@ -39,7 +39,7 @@ def context_of(runtime: Runtime, store: Store, job_id: str = "", seed: int = 0, 
     """Return the context of a job that is new, or of the one that has this id."""
     if not job_id:
         job_id = store.create_job({}).job_id
-        runtime.submit(job_id)
+        runtime.dispatch.submit(job_id)
     provenance = Provenance("fake", "fake 1.0", "device", MeasuringSettings().key)
     calls = AsyncStore(store)
     account = Account(calls, job_id, runtime, load_prices(""), runtime.power)

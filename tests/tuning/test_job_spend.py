@@ -144,9 +144,9 @@ def test_a_build_that_waits_for_its_race_is_no_overhead(tmp_path: Path, monkeypa
 
     async def build(payer: Context, task: Task, candidates: Sequence[Candidate], *more: Any) -> list[BuiltCandidate]:
         runtime = payer.runtime
-        before_s = runtime.unclaimed_core_s()
+        before_s = runtime.usage.unclaimed()
         made = await original(payer, task, candidates, *more)
-        unclaimed.append((runtime.unclaimed_core_s() - before_s) / sum(one.build.core_s for one in made))
+        unclaimed.append((runtime.usage.unclaimed() - before_s) / sum(one.build.core_s for one in made))
         return made
 
     monkeypatch.setattr(task_search, "build_all", build)

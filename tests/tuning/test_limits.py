@@ -90,7 +90,7 @@ def test_a_limit_of_time_is_kept_while_another_job_holds_the_device(tmp_path: Pa
                 runtime, began = room.runtime(request), asyncio.Event()
 
                 async def hold() -> None:
-                    runtime.submit("other")
+                    runtime.dispatch.submit("other")
                     async with runtime.stage("other", "measure", Role.MEASURER):
                         began.set()
                         await over.wait()

@@ -31,7 +31,7 @@ from tunery.runtime.foreign_load import ForeignWatch, Share
 from tunery.runtime.hosts.further import FurtherHosts, HostDevice
 from tunery.runtime.hosts.workers import StageUsage, WorkerPools
 from tunery.runtime.spec import RuntimeSpec
-from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
+from tunery.scheduling import CapacityChanged, StageRequest
 from tunery.scheduling.paces import HostLoad, Paces
 
 DEVICE = f"{HERE}/device:cpu"
@@ -124,7 +124,7 @@ class Runtime:
         self.foreign = foreign
         self.power = Power()  # it counts from here on, so that the import is measured
         self._watching: asyncio.Task[None] | None = None
-        self.usage = StageUsage(engine, self.dispatch.now)
+        self.usage = StageUsage(engine, self.dispatch.now, self.pools.everyone)
         self._holds: Counter[str] = Counter()
 
     @cached_property
@@ -132,10 +132,6 @@ class Runtime:
         dialect = get_dialect(self.spec.dialect)
         layout = dialect.layout() if isinstance(dialect, Space) else None
         return layout and layout.with_columns(TASK_COLUMNS)
-
-    @property
-    def scheduler(self) -> Scheduler:
-        return self.dispatch.scheduler
 
     def resource(self, role: str, host: str = HERE) -> str:
         return f"{host}/{role}{self.spec.label}"
@@ -181,12 +177,6 @@ class Runtime:
 
     def workers(self, role: Role) -> list[str]:
         return self.pools.on(role, (HERE, self.measure_host, *self.hosts.up))
-
-    def submit(self, job_id: str) -> None:
-        self.dispatch.submit(job_id)
-
-    def end(self, job_id: str) -> None:
-        self.dispatch.end(job_id)
 
     @asynccontextmanager
     async def stage(  # noqa: PLR0917 - the fields of a stage request
@@ -301,19 +291,6 @@ class Runtime:
         if host != HERE:
             return self.hosts.taken(host)
         return None if self.foreign is None else self.foreign.foreign.taken
-
-    def in_use(self, job_id: str | None = None) -> float:
-        return self.usage.in_use(job_id)
-
-    def claim(self, core_s: float) -> None:
-        self.usage.claim(core_s)
-
-    def unclaimed_core_s(self) -> float:
-        """Return the core-seconds of the engine that nobody pays for yet: workers' starts, and work that was cut short.
-
-        Stages that have not ended are left out.
-        """
-        return self.usage.unclaimed(self.pools.everyone())
 
     def hold(self, blob: str) -> bool:
         self._holds[blob] += 1
@@ -445,10 +422,10 @@ class Runtime:
 
     def _loads(self) -> dict[str, HostLoad]:
         """What is asked of the hosts that build: on this one, proposals and the like take cores as well."""
-        waiting, free = self.dispatch.queues(), self.scheduler.free
+        waiting, free = self.dispatch.queues(), self.dispatch.scheduler.free
         return {
             host: HostLoad(
-                max(self.scheduler.capacity(self.resource(Role.BUILDER, host)), 1),
+                max(self.dispatch.scheduler.capacity(self.resource(Role.BUILDER, host)), 1),
                 min(free(core_of(host)), free(self.resource(Role.BUILDER, host))),
                 waiting[core_of(host)],
             )

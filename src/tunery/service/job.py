@@ -165,7 +165,7 @@ class Job:
             self.runtimes.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
             try:
                 found = await work.model(begun, used=used)
-                work.runtime.claim(found.core_s)  # until the job that is given it is charged
+                work.runtime.usage.claim(found.core_s)  # until the job that is given it is charged
             finally:
                 self.runtimes.dispatch.end(name)
 
@@ -234,14 +234,14 @@ class Job:
         for work in self.works:
             read = work.model_read
             if read.wall_s:
-                work.runtime.claim(-read.core_s)
+                work.runtime.usage.claim(-read.core_s)
                 bill = Charge(self.job_id, "", "import", "", read.wall_s, read.core_s, 0.0, host=platform.node())
                 await self.account(work).post([PricedCharge(bill, read.wall_s)])
 
     async def charge_in_vain(self, used: Sequence[Reservation]) -> None:
         """Charge a held job for the stages of a model that could not be read."""
         for work in self._read_here:
-            work.runtime.claim(-work.imported.core_s if work.imported else 0.0)
+            work.runtime.usage.claim(-work.imported.core_s if work.imported else 0.0)
         if not self.held:
             return
         with suppress(StoreError, UsageError, EngineError):  # the first error is the one to tell

@@ -290,7 +290,7 @@ class JobManager:
         if self._worked and not self._active:
             self.dispatch.claim(self.dispatch.own_s())
             for runtime in self.runtimes:
-                runtime.claim(runtime.unclaimed_core_s())
+                runtime.usage.claim(runtime.usage.unclaimed())
         while chosen := self._next():
             self._queue.discard(chosen.job_id)
             self._active[chosen.job_id] = chosen

@@ -76,7 +76,7 @@ class Account:
         if charge.stage == MANAGE:  # it is no worker's
             self._runtime.dispatch.claim(core_s)
         else:
-            self._runtime.claim(core_s)
+            self._runtime.usage.claim(core_s)
         self._runtime.dispatch.machine.charge(self._job_id, sign * held_core_s)
         task = self._by_task[charge.task_key]
         self._by_task[charge.task_key] = Cost(task.held_core_s + sign * held_core_s, task.joules + joules)
@@ -87,12 +87,12 @@ class Account:
     def defer(self, candidate: Candidate, core_s: float) -> None:
         """Keep what a build took for the bill that will say what came of the candidate: it is no overhead meanwhile."""
         self._deferred[candidate.task_key, candidate.key] += core_s
-        self._runtime.claim(core_s)
+        self._runtime.usage.claim(core_s)
 
     def settle_deferred(self, candidates: Iterable[Candidate]) -> None:
         """Let go of what was set aside for candidates, to bill it now, or because nothing comes of them."""
         for candidate in candidates:
-            self._runtime.claim(-self._deferred.pop((candidate.task_key, candidate.key), 0.0))
+            self._runtime.usage.claim(-self._deferred.pop((candidate.task_key, candidate.key), 0.0))
 
     def core_s(self) -> float:
         return self._core_s + self._unbilled_s()
@@ -108,13 +108,13 @@ class Account:
         races, and of this process. Jobs that run at once each count all of it until one of them settles: a limit is
         rather kept too early than exceeded."""
         runtime, deferred_s = self._runtime, sum(self._deferred.values())
-        return deferred_s + runtime.in_use(self._job_id) + runtime.unclaimed_core_s() + runtime.dispatch.own_s()
+        return deferred_s + runtime.usage.in_use(self._job_id) + runtime.usage.unclaimed() + runtime.dispatch.own_s()
 
     async def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts, this process's own work since a job of it last did, and
         what no stage has held of the job's part of the machine."""
         charges = (
-            Charge(self._job_id, "", OVERHEAD, "", 0.0, self._runtime.unclaimed_core_s(), 0.0),  # of any host's workers
+            Charge(self._job_id, "", OVERHEAD, "", 0.0, self._runtime.usage.unclaimed(), 0.0),  # of any host's workers
             Charge(self._job_id, "", MANAGE, "", 0.0, self._runtime.dispatch.own_s(), 0.0, host=platform.node()),
         )
         await self.post(PricedCharge(one, 0.0) for one in charges if one.core_s > 0)

@@ -132,7 +132,7 @@ class Work:
         except (DialectError, EngineError) as error:
             raise _refusal(self.request.model, error) from error
         finally:
-            self.runtime.claim(-sum(grant.core_s for grant in used[mine:]))  # whoever asked for it is to pay now
+            self.runtime.usage.claim(-sum(grant.core_s for grant in used[mine:]))  # whoever asked for it is to pay now
         grants = used[mine:]
         wall_s = max(grant.wall_s for grant in grants[:2]) + sum(grant.wall_s for grant in grants[2:])
         core_s = sum(grant.core_s for grant in grants)
@@ -147,7 +147,7 @@ class Work:
                 used.append(grant)
                 yield grant
         finally:
-            self.runtime.claim(grant.core_s if grant else 0.0)
+            self.runtime.usage.claim(grant.core_s if grant else 0.0)
 
     async def _load(self, meant: Callable[[str], None], used: list[Reservation], blobs: list[str]) -> Network:
         request, runtime = self.request, self.runtime
@@ -180,7 +180,7 @@ class Work:
         except (DialectError, EngineError) as error:
             raise WorkError(f"reading the target {self.request.target} failed: {error}") from error
         finally:
-            self.runtime.claim(-sum(grant.core_s for grant in used))
+            self.runtime.usage.claim(-sum(grant.core_s for grant in used))
         return target
 
     async def settle(self, imported: ImportedModel) -> None:

@@ -49,11 +49,11 @@ class WorkerPools:
         self.measuring_environment = worker_environment(spec.dialect, measuring=True) if spec.on else self.environment
         self._slot: dict[str, tuple[int, ...]] = {}
         self._elsewhere: dict[str, str] = {}  # worker to host
-        self._pools: dict[str, _Pool] = {}
+        self.by_role: dict[str, _Pool] = {}
 
     def start(self, granted: int) -> None:
         narrow, dialect = _most(granted, granted_bytes()), {"dialect": self._spec.dialect}
-        self._pools = {
+        self.by_role = {
             Role.PREPARER: self._pool(
                 Role.PREPARER, 1, "tunery.runtime.services.importer:Preparer", {}, environment=preparer_environment()
             ),
@@ -79,7 +79,7 @@ class WorkerPools:
 
         They give way to all else that runs there, so to proposals where that is this machine as well.
         """
-        pool = self._pools[Role.BUILDER]
+        pool = self.by_role[Role.BUILDER]
         assert pool.spec is not None
         spec = replace(
             pool.spec, host=host, nice=2 * _NICE, memory_bytes=worker_bytes(Role.BUILDER, facts.memory_bytes)
@@ -91,7 +91,7 @@ class WorkerPools:
         return workers
 
     def start_target_worker(self) -> str:
-        spec = self._pools[Role.IMPORTER].spec
+        spec = self.by_role[Role.IMPORTER].spec
         assert spec is not None
         return self._engine.start(replace(spec, host=self.measure_host))
 
@@ -119,12 +119,12 @@ class WorkerPools:
         self._slot[worker] = slot
         if self.measure_host != HERE:
             self._elsewhere[worker] = self.measure_host
-        pool = self._pools[Role.MEASURER]
+        pool = self.by_role[Role.MEASURER]
         pool.workers.append(worker)
         pool.idle.append(worker)
 
     def grow(self, role: Role) -> bool:
-        pool = self._pools[role]
+        pool = self.by_role[role]
         if role not in _GROWING or pool.spec is None or len(pool.workers) >= min(pool.wanted, _MOST_IMPORTS):
             return False
         worker = self._engine.start(pool.spec)
@@ -133,24 +133,21 @@ class WorkerPools:
         return True
 
     def want(self, role: Role, more: int) -> None:
-        self._pools[role].wanted += more
+        self.by_role[role].wanted += more
 
     @property
     def roles(self) -> dict[Role, str]:
-        return {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self._pools)}
+        return {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self.by_role)}
 
     def of(self, role: Role, host: str = HERE) -> list[str]:
-        return [worker for worker in self._pools[role].workers if self.host(worker) == host]
+        return [worker for worker in self.by_role[role].workers if self.host(worker) == host]
 
     def on(self, role: Role, hosts: Iterable[str]) -> list[str]:
         hosts = set(hosts)
-        return [worker for worker in self._pools[role].workers if self.host(worker) in hosts]
+        return [worker for worker in self.by_role[role].workers if self.host(worker) in hosts]
 
     def everyone(self) -> Iterator[str]:
-        return (worker for pool in self._pools.values() for worker in pool.workers)
-
-    def all_idle(self) -> Iterator[str]:
-        return (worker for pool in self._pools.values() for worker in pool.idle)
+        return (worker for pool in self.by_role.values() for worker in pool.workers)
 
     def host(self, worker: str) -> str:
         return self._elsewhere.get(worker, HERE)
@@ -164,17 +161,17 @@ class WorkerPools:
         Of measurers the first, so that one that is alone is always on the same cores; of importers the one that worked
         last, which still knows what it has lowered.
         """
-        idle = [worker for worker in self._pools[role].idle if self.host(worker) == host]
+        idle = [worker for worker in self.by_role[role].idle if self.host(worker) == host]
         if role in _GROWING:
             return idle[-1]
         return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
 
     def take(self, role: Role, worker: str) -> None:
-        if worker in self._pools[role].idle:
-            self._pools[role].idle.remove(worker)
+        if worker in self.by_role[role].idle:
+            self.by_role[role].idle.remove(worker)
 
     def give_back(self, role: Role, worker: str) -> None:
-        self._pools[role].idle.append(worker)
+        self.by_role[role].idle.append(worker)
 
 
 def _most(cores: int, memory_bytes: int) -> int:
@@ -194,14 +191,14 @@ class _Open:
 
 
 class StageUsage:
-    """Meters stages between `begin` and `end`; `now` is the clock of their wall seconds.
+    """Meters stages of `workers` between `begin` and `end`; `now` is the clock of their wall seconds.
 
     Where `Engine.cpu_s` is not known a stage counts as if it used all of its cores all of the time, and nothing is
     known of what workers use outside of stages.
     """
 
-    def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
-        self._engine, self._now = engine, now
+    def __init__(self, engine: Engine, now: Callable[[], float], workers: Callable[[], Iterable[str]]) -> None:
+        self._engine, self._now, self._workers = engine, now, workers
         self._open: dict[str, _Open] = {}
         self._claimed_core_s = 0.0
 
@@ -237,13 +234,13 @@ class StageUsage:
     def claim(self, core_s: float) -> None:
         self._claimed_core_s += core_s
 
-    def unclaimed(self, workers: Iterable[str]) -> float:
+    def unclaimed(self) -> float:
         """Return the core-seconds that nobody pays for yet: starts of workers, and work that was cut short.
 
         Open stages are left out. 0 where the host tells no CPU seconds.
         """
         used_s = [self._engine.own_cpu_s()]
-        for worker in workers:
+        for worker in self._workers():
             if (cpu_s := self._engine.cpu_s(worker)) is None:
                 return 0.0
             used_s.append(cpu_s)
