@@ -39,7 +39,8 @@ _GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
 def checked_error(
     network: str, ours: Sequence[Output], theirs: Sequence[Output], rounding: Sequence[float] = ()
 ) -> float:
-    return bench.checked_error(network, ours, ExpectedSet(0, theirs, rounding))
+    few = [0.0 if "float" in dtype else 0.01 for dtype, _, _ in theirs]
+    return bench.checked_error(network, ours, ExpectedSet(0, theirs, rounding or few))
 
 
 def _outputs(*arrays: np.ndarray) -> Sequence[Output]:
@@ -106,6 +107,13 @@ def test_other_integers_are_refused(ours: np.ndarray, theirs: np.ndarray) -> Non
         checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, theirs))
 
 
+def test_integers_that_no_rounding_reaches_are_equal() -> None:
+    ours, theirs = (_outputs(np.where(np.arange(200) < few, 1, np.arange(200))) for few in (3, 2))
+    assert checked_error("n", ours, theirs, [0.01]) == 0.0
+    with pytest.raises(WorkError, match="integers unequal"):
+        checked_error("n", ours, theirs, [0.0])
+
+
 def test_of_a_network_that_quantises_a_few_of_its_own_roundings_are_allowed() -> None:
     ours = _GOOD + np.float32(0.04 * np.abs(_GOOD).max())
     with pytest.raises(WorkError):
@@ -137,7 +145,7 @@ def test_outputs_before_a_quantisation_are_compared_as_strictly_as_others(tmp_pa
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "n")
         return OriginalModel(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs).expected(1)[0][2]
 
-    assert rounding(floats, ["before"]) == []
+    assert rounding(floats, ["before"]) == [0.0]
     before, behind = rounding([*floats, *steps], ["before", "behind"])
     assert before == 0.0 < behind  # the optimiser multiplies the weights by c, which changes both
 
@@ -373,6 +381,24 @@ def test_random_outputs_are_compared_by_shape_alone() -> None:
     assert checked_error("n", _outputs(_GOOD), unknown) == 0.0
     with pytest.raises(WorkError):
         checked_error("n", _outputs(_GOOD[:1]), unknown)
+
+
+def test_rounding_reaches_integers_by_floats_that_are_computed(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 20]>
+        g (float[4, 8] x, int64[8] i) => (int64[1, 8] place, bool[4, 8] rest, int64[1, 8] guess, int64[8] sum) {
+            place = ArgMax(x)
+            up = Relu(x)
+            rest = Equal(up, x)
+            share = Softmax(x)
+            guess = ArgMax(share)
+            sum = Mul(i, i)
+        }""")
+    onnx.save(model, tmp_path / "n")
+    blobs = DirectoryBlobs(tmp_path / "blobs")
+    inputs = [TensorSpec("x", (4, 8), "float32"), TensorSpec("i", (8,), "int64")]
+    original = OriginalModel(blobs.put(tmp_path / "n"), 1, inputs, {}, seed=17, blobs=blobs)
+    assert original.expected(1)[0][2] == [0.0, 0.0, 0.01, 0.0]
 
 
 def test_what_random_numbers_reach_is_random_though_two_runs_may_agree(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunery._archive import Archive
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule.importing.special import NOT_KEPT, Special
+from tunery.dialects.metaschedule.importing.special import NOT_KEPT, Special, lost_by
 from tunery.domain import Target
 from tunery.models import prepare
 
@@ -119,6 +119,7 @@ def test_special_values_are_those_of_onnx_runtime(dialect: Dialect, target: Targ
     network = prepare(str(tmp_path / "special.onnx"), {}, tmp_path)
     made = dialect.compile(network, target, {}, tmp_path / "special.tunery")
     assert not made.elsewhere
+    assert any("ReduceMax" in one for one in made.not_kept)
     with Archive(tmp_path / "special.tunery") as archive:
         compiled = dialect.load_network(archive)
     options = onnxruntime.SessionOptions()
@@ -156,3 +157,10 @@ def test_what_is_not_kept_is_in_the_limits() -> None:
 
 def _kind(name: str) -> str:
     return name.split("_")[1] if "int" in name else "float32"
+
+
+def test_what_is_not_kept_is_told_of_the_operators_that_lose_it() -> None:
+    assert lost_by(["Conv", "Relu"]) == ()
+    assert lost_by(["MaxPool", "Resize", "PRelu", "MaxPool"]) == (
+        "NaN may be lost by MaxPool, Resize", "an infinity may be lost by PRelu, Resize",
+    )  # fmt: skip

@@ -81,7 +81,7 @@ ALGEBRA = """
 <ir_version: 9, opset_import: ["": 20]>
 algebra (float[1, 24] x, float[1, 24] z, double[24] d, float s, uint8 q, float16[24] h)
     => (float nothing, float cut, float large, float beside, double least, float reciprocal, float celu, float real,
-        float16 halved, int64 sizes) {
+        float16 halved, int64 sizes, double product, float16 bounded) {
     difference = Sub(x, x)
     nothing = Abs(difference)
     whole = Constant <value = float {8388608}> ()
@@ -104,6 +104,11 @@ algebra (float[1, 24] x, float[1, 24] z, double[24] d, float s, uint8 q, float16
     half = Sub(h, h)
     halved = Sqrt(half)
     sizes = Shape(x)
+    none = Constant <value = double {0}> ()
+    product = Mul(d, none)
+    low = Constant <value = float {-3}> ()
+    bottom = Cast <to = 10> (low)
+    bounded = Clip(h, bottom)
 }
 """
 

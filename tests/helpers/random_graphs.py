@@ -1,389 +1,570 @@
-"""Random valid ONNX graphs from a grammar of some eighty operators, with inputs on which they are well defined."""
+"""Compile random graphs, and compare each with ONNX Runtime without its optimiser, on special values too.
 
-from collections.abc import Callable
+    python tests/helpers/random_graphs.py [--count 2000] [--seed 0] [--out FOLDER]
+
+Every node is tried alone on all input sets, four times: as it is, and with the results of inexact operators changed by
+about a rounding. What that changes much is no fault where ours differs; where it changes which value it is, nothing is
+compared. Sets: ordinary numbers, special ones, ties, magnitudes. A wrong graph is cut down and written to FOLDER, as
+`benchmarks/values.py` reads it; the exit code is 1.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-OPSET = 18
-_MOST_ELEMENTS, _LARGEST = 4096, 1e5
-_KINDS = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
-Draw = Callable[[st.SearchStrategy[Any]], Any]
+from tunery.delivery.files.loading import load_compiled
+from tunery.dialects.metaschedule import MetaScheduleDialect
+from tunery.models import prepare
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+OPSET, SETS, VARIANTS = 20, 4, 4
+MOST, HUGE, LIMIT = 1024, 1e16, 2**31
+EPS = {"float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-40}
+SPECIAL = [0, -0.0, 1, -1, 0.5, 2, -3, np.inf, -np.inf, np.nan, 1e-39, -1e-42, 88.0, -95.0, 1e10, -1e20, 3e38, 1e-7, 7]
+INTEGERS = [0, 1, -1, 2, 3, 7, -7, 127, -128, 2**15, 2**16 + 1, 46341, 2**31 - 1, -(2**31), 2**33 + 5, 2**62, -(2**63)]
+FLOATS, WHOLE = ("float32", "float16", "float64"), ("int64", "int32", "int8", "uint8")
+KINDS = ("float32",) * 5 + ("float16", "float64", "int64", "int64", "int32", "uint8", "int8", "bool")
+SHAPES = [(2, 4, 6, 5), (1, 4, 8, 6), (3, 8), (4, 6, 5), (7,), (1, 4, 1, 5), (3, 17), (), (2, 3, 16)]
+UNARY = words("""Abs Neg Relu Ceil Floor Round Sign Identity IsNaN IsInf Sqrt Reciprocal Exp Log Erf Tanh Sigmoid Sin
+    Cos Atan Asinh Sinh Cosh Softplus Softsign Mish Gelu Elu Selu Celu LeakyRelu HardSigmoid HardSwish ThresholdedRelu
+    Not BitwiseNot Acos Atanh""")
+BINARY = words("Add Sub Mul Div Max Min Pow Mod PRelu BitwiseAnd BitwiseXor And Or Xor BitShift")
+PLANES = words("""Conv ConvTranspose MaxPool AveragePool GlobalAveragePool GlobalMaxPool BatchNormalization
+    InstanceNormalization DepthToSpace SpaceToDepth Resize""")
+COMPARE = words("Equal Less Greater LessOrEqual GreaterOrEqual")
+REDUCE = words("""ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSumExp ReduceSumSquare
+    ReduceLogSum""")
+ROUNDED = {"Add", "Sub", "Mul", "Div", "Sqrt"}
+CHOSEN = set(words("""Abs Neg Relu Ceil Floor Round Sign Identity Max Min Clip Where Transpose Reshape Flatten Unsqueeze
+    Squeeze Expand Tile Slice Split Concat Pad Gather GatherElements GatherND ScatterElements MaxPool DepthToSpace
+    SpaceToDepth ReduceMax ReduceMin Trilu Cast ThresholdedRelu IsNaN IsInf Mod"""))  # fmt: skip
+JUMPS = {*COMPARE, *words("Ceil Floor Round Sign ArgMax ArgMin QuantizeLinear Cast Mod")}
+SUMS = {*REDUCE, *words("""MatMul Gemm Conv ConvTranspose AveragePool GlobalAveragePool CumSum LayerNormalization Einsum
+    Pow InstanceNormalization BatchNormalization Softmax LogSoftmax Resize QuantizeLinear""")}  # fmt: skip
+ABSOLUTE = {"Sigmoid": 0.3, **dict.fromkeys(("Gelu", "Elu", "Selu", "Celu", "Mish"), 0.5)}
+"""Of these ONNX Runtime cancels, which is off by about so many roundings of what they are computed of, or of 1."""
+ORDERED, WINDOWS = (
+    {"ArgMax", "ArgMin", "ReduceLogSumExp", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"},
+    {"Conv", "ConvTranspose", "Resize"},
+)
+Values = list[list[np.ndarray]]
+"""By input set and variant."""
+
+
+def session(model: onnx.ModelProto) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def drawn(rng: np.random.Generator, kind: str, shape: tuple[int, ...], number: int) -> np.ndarray:
+    if kind == "bool":
+        return np.asarray(rng.random(shape) < (0.5, 0, 1, 0.8)[number])
+    if kind not in FLOATS:
+        bounds = np.iinfo(kind)
+        few = [one for one in INTEGERS if bounds.min <= one <= bounds.max]
+        low = max(bounds.min, -9)
+        return np.asarray(rng.choice(few, shape) if number == 1 else rng.integers(low, 10, shape)).astype(kind)
+    values = rng.standard_normal(shape) * (1, 3, 2, 1)[number]
+    if number == 1:
+        values = np.where(rng.random(shape) < 0.5, rng.choice(SPECIAL, shape), values)
+        if len(shape) > 1 and rng.random() < 0.5:
+            values[0] = rng.choice([-np.inf, np.nan, np.inf, 0.0])
+    elif number == 2:
+        values = np.round(values) / 2
+    elif number == 3:
+        values = values * 10.0 ** rng.integers(-9, 4, shape)
+    with np.errstate(over="ignore"):
+        return np.asarray(values).astype(kind)
 
 
 @dataclass
-class RandomGraph:
-    """A graph that grows: what its values are on its inputs, and which of them rounding cannot have changed."""
-
-    values: dict[str, np.ndarray] = field(default_factory=dict)
-    exact: set[str] = field(default_factory=set)
+class Graph:
+    rng: np.random.Generator
+    values: dict[str, Values] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
-    def model(self) -> onnx.ModelProto:
-        """The graph with all that nobody reads as outputs."""
-        read = {name for node in self.nodes for name in node.input}
-        made = [name for node in self.nodes for name in node.output if name and name not in read]
-        constants = [numpy_helper.from_array(value, name) for name, value in self.constants.items()]
-        return _model(self.nodes, {name: self.values[name] for name in self.inputs}, made, constants)
+    def source(self, kind: str, shape: tuple[int, ...], *, constant: bool) -> str:
+        name = f"{'c' if constant else 'x'}{len(self.values) + len(self.constants)}"
+        sets = [drawn(self.rng, kind, shape, 0 if constant else number) for number in range(SETS)]
+        if constant:
+            sets = [sets[0]] * SETS
+            self.constants[name] = sets[0]
+        else:
+            self.inputs.append(name)
+        self.values[name] = [[one] * VARIANTS for one in sets]
+        return name
 
-    def feed(self) -> dict[str, np.ndarray]:
-        return {name: self.values[name] for name in self.inputs}
-
-    def add(
-        self, operator: str, reads: list[str | np.ndarray], outputs: int = 1, *, exact: bool, **attributes: Any
-    ) -> None:
-        """Add a node, unless ONNX Runtime refuses it or a value of it is not finite, or too large."""
-        names, constants = [], {}
-        for one in reads:
-            name = one if isinstance(one, str) else f"c{len(self.constants) + len(constants)}"
-            names.append(name)
-            if not isinstance(one, str):
-                constants[name] = one
-        made = [f"v{len(self.nodes)}_{number}" for number in range(outputs)]
+    def add(self, operator: str, reads: list[Any], outputs: int = 1, **attributes: Any) -> str:
+        """Add a node unless ONNX Runtime refuses it, or is not exact there itself; return its first output, or ""."""
+        arrays = [one for one in reads if isinstance(one, np.ndarray)]
+        constants = {f"k{len(self.constants) + at}": one for at, one in enumerate(arrays)}
+        unnamed = iter(constants)
+        names = [next(unnamed) if isinstance(one, np.ndarray) else one for one in reads]
+        made = [f"v{len(self.nodes)}_{at}" for at in range(outputs)]
         node = helper.make_node(operator, names, made, **attributes)
-        given = {name: self.values[name] for name in names if name in self.values}
-        tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+        given = [self.values.get(name) or [[constants[name]] * VARIANTS] * SETS for name in names if name]
+        read = {name: self.values[name][0][0] for name in names if name in self.values}
         try:
-            found = run(_model([node], given, made, tensors), given)
+            alone = session(model([node], read, [onnx.ValueInfoProto(name=one) for one in made], constants))
+            found = [[alone.run(None, self._fed(operator, read, number, variant)) for variant in range(VARIANTS)]
+                     for number in range(SETS)]  # fmt: skip
         except Exception:  # noqa: BLE001 - it is no valid node
-            return
-        if not all(_is_fine(value) for value in found):
-            return
+            return ""
+        if not {str(one.dtype) for one in found[0][0]} <= {*KINDS} or any(
+            not 0 < one.size <= MOST for one in found[0][0]
+        ):
+            return ""
+        if not all(fair(operator, [one[number][0] for one in given]) for number in range(SETS)):
+            return ""
+        if operator in JUMPS and any(loose(one) for one in given) and self.rng.random() < 0.9:
+            return ""
         self.nodes.append(node)
         self.constants |= constants
-        self.values |= dict(zip(made, found, strict=True))
-        if exact and all(name in self.exact for name in given):
-            self.exact |= set(made)
+        for at, name in enumerate(made):
+            self.values[name] = [
+                [
+                    self._noise(operator, given, number, variant, found[number][variant][at])
+                    for variant in range(VARIANTS)
+                ]
+                for number in range(SETS)
+            ]
+        return made[0]
+
+    def _fed(self, operator: str, read: dict[str, Any], number: int, variant: int) -> dict[str, np.ndarray]:
+        """Return a node's inputs; those of a sum are changed, for it may cancel."""
+        fed = {name: self.values[name][number][variant] for name in read}
+        factor = 16 if "Normalization" in operator or operator == "Resize" else 1  # means of equal numbers, and places
+        return {name: self._changed(one, variant, factor) for name, one in fed.items()} if operator in SUMS else fed
+
+    def _noise(self, operator: str, given: list[Values], number: int, variant: int, value: np.ndarray) -> np.ndarray:
+        value = np.asarray(value)
+        if operator in CHOSEN and not (operator in {"Cast", "Clip"} and value.dtype == np.float16):
+            return value
+        changed = self._changed(value, variant)
+        if operator in ABSOLUTE and variant and value.dtype.kind == "f":
+            size = ABSOLUTE[operator] * np.maximum(1, np.abs(given[0][number][variant])) * EPS[value.dtype.name]
+            return changed + (size * self.rng.choice([-1.0, 1.0], value.shape)).astype(value.dtype)
+        if operator in {"Add", "Sub"} and variant and value.dtype.kind == "f" and any(map(loose, given)):  # of products
+            size = np.maximum(*(np.abs(one[number][variant]) for one in given)) * EPS[value.dtype.name]
+            return np.asarray(changed + size * self.rng.choice([-0.5, 0.5], value.shape)).astype(value.dtype)
+        if operator in ROUNDED and value.dtype.kind == "f" and value.dtype != np.float64:
+            operands = [np.asarray(one[number][variant], np.float64) for one in given]
+            how = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Sqrt": np.sqrt}[operator]
+            with np.errstate(all="ignore"):
+                exact = how(*operands) if len(operands) == how.nin else np.full(value.shape, np.nan)
+            return np.where(exact == value, value, changed)
+        return changed
+
+    def _changed(self, value: np.ndarray, variant: int, factor: float = 1) -> np.ndarray:
+        if not variant or value.dtype.kind != "f":
+            return value
+        with np.errstate(all="ignore"):
+            noise = 1 + factor * EPS[value.dtype.name] * self.rng.choice([-1.0, 1.0], value.shape)
+            return np.asarray(value * noise).astype(value.dtype)
+
+    def pick(self, kinds: str = "f", rank: int | None = None) -> str:
+        names = [name for name, one in self.values.items()
+                 if one[0][0].dtype.kind in kinds and rank in (None, one[0][0].ndim)]  # fmt: skip
+        return str(self.rng.choice(names[-8:] if self.rng.random() < 0.5 else names)) if names else ""
+
+    def like(self, name: str) -> Any:
+        """Return another value that fits to one, or a constant that is broadcast."""
+        one = self.values[name][0][0]
+        same = [other for other, value in self.values.items() if value[0][0].dtype == one.dtype
+                and value[0][0].shape in (one.shape, one.shape[-1:], ())]  # fmt: skip
+        if self.rng.random() < 0.6:
+            return str(self.rng.choice(same))
+        shape = tuple(
+            size if self.rng.random() < 0.5 else 1 for size in one.shape[self.rng.integers(0, one.ndim + 1) :]
+        )
+        return drawn(self.rng, one.dtype.name, shape, int(self.rng.choice([0, 1, 2])))
+
+    def model(self, outputs: list[str]) -> onnx.ModelProto:
+        inputs = {name: self.values[name][0][0] for name in self.inputs}
+        return model(self.nodes, inputs, [_info(name, self.values[name][0][0]) for name in outputs], self.constants)
 
 
-def _is_fine(value: np.ndarray) -> bool:
-    if not 0 < value.size <= _MOST_ELEMENTS or str(value.dtype) not in _KINDS:
-        return False
-    return value.dtype.kind != "f" or bool(np.isfinite(value).all() and np.abs(value).max() < _LARGEST)
+def loose(value: Values) -> bool:
+    """Whether rounding changes a value."""
+    return any(not np.array_equal(one[0], other, equal_nan=True) for one in value for other in one[1:])
 
 
-def _model(
-    nodes: list[onnx.NodeProto], inputs: dict[str, np.ndarray], outputs: list[str], constants: list[onnx.TensorProto]
+def reach(value: np.ndarray) -> float:
+    return float(np.abs(value.astype(np.float64)).max(initial=0))
+
+
+def fair(operator: str, operands: list[np.ndarray]) -> bool:
+    """Whether ONNX Runtime computes what does not hang on places, rounds no more than others, and is exact."""
+    floats = [one for one in operands if one.dtype.kind == "f"]
+    largest = max((np.abs(one[np.isfinite(one)].astype(np.float64)).max(initial=0) for one in floats), default=0)
+    finite, numbers = (all(test(one).all() for one in floats) for test in (np.isfinite, lambda one: ~np.isnan(one)))
+    half, double = (any(one.dtype == kind for one in floats) for kind in (np.float16, np.float64))
+    first, last, whole = operands[0], operands[-1], operands[0].dtype.kind in "iu"
+    size = np.abs(first.astype(np.float64)) if whole else np.zeros(1)
+    with np.errstate(all="ignore"):
+        unfair = (
+            operator in SUMS and largest > (100 if half else HUGE),
+            operator in ORDERED and not numbers,
+            "Softmax" in operator and double and not numbers,
+            "MaxPool" in operator and any(np.isneginf(one).any() for one in floats),
+            operator == "Where" and any((np.signbit(one) & (one == 0)).any() for one in floats),  # which it makes 0
+            operator == "QuantizeLinear" and half and not finite,
+            operator == "PRelu" and not (np.isfinite(last).all() and last.ndim <= first.ndim),
+            operator in WINDOWS and not finite,
+            operator == "BitShift" and (last >= 8 * last.dtype.itemsize).any(),
+            operator == "Pow" and whole and not (size**last < LIMIT).all(),
+            operator in REDUCE and max(size.sum(), np.square(size).sum(), np.maximum(size, 1).prod()) > LIMIT,
+            operator in {"Max", "Min", "Clip", "Sign"} and whole and max(map(reach, operands)) > LIMIT,
+            operator in {"Div", "Mod"} and whole and (last == 0).any(),
+        )  # fmt: skip
+    return not any(unfair)
+
+
+def model(
+    nodes: list[onnx.NodeProto], inputs: dict[str, np.ndarray], outputs: list[Any], constants: dict[str, np.ndarray]
 ) -> onnx.ModelProto:
-    declared = [helper.make_tensor_value_info(name, _KINDS[str(one.dtype)], one.shape) for name, one in inputs.items()]
-    graph = helper.make_graph(
-        nodes, "random", declared, [onnx.ValueInfoProto(name=name) for name in outputs], constants
+    declared = [_info(name, one) for name, one in inputs.items()]
+    weights = [numpy_helper.from_array(one, name) for name, one in constants.items()]
+    graph = helper.make_graph(nodes, "random", declared, outputs, weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(made, data_prop=True)
+
+
+def _info(name: str, value: np.ndarray) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+
+def element(g: Graph) -> None:
+    operator = str(g.rng.choice(UNARY))
+    x = g.pick(
+        "b" if operator == "Not" else "iu" if operator == "BitwiseNot" else "f" if g.rng.random() < 0.8 else "fiu"
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    g.add(operator, [x])
 
 
-def run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime computes without any optimisation."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return [np.asarray(one) for one in session.run(None, feed)]
-
-
-SMOOTH = [
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-    "Exp",
-    "Neg",
-    "Abs",
-    "Sqrt",
-    "Erf",
-    "LeakyRelu",
-    "Elu",
-    "Selu",
-    "HardSigmoid",
-    "HardSwish",
-    "Softplus",
-    "Softsign",
-    "Sin",
-    "Log",
-]
-JUMPS = ["Floor", "Ceil", "Round", "Sign"]
-EXACT = {"Relu", "Neg", "Abs", *JUMPS}
-REDUCE = [
-    "ReduceSum",
-    "ReduceMean",
-    "ReduceMax",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSumExp",
-    "ReduceSumSquare",
-]
-
-
-@st.composite
-def graphs(draw: Draw, most_nodes: int = 12) -> RandomGraph:
-    """Graphs of up to so many nodes."""
-    graph = RandomGraph()
-    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
-    shapes = [(2, 4, 6, 5), (1, 4, 8, 6), (3, 8), (4, 6, 5), (1, 4, 1, 5)]
-    for number, shape in enumerate(draw(st.lists(st.sampled_from(shapes), min_size=1, max_size=2))):
-        values = rng.standard_normal(shape) * draw(st.sampled_from([1.0, 5.0]))
-        if draw(st.booleans()):  # ties, zeros, halves
-            values = np.round(2 * values) / 2
-        _input(graph, f"x{number}", values.astype(np.float32))
-    if draw(st.booleans()):
-        _input(graph, "i0", rng.integers(-7, 8, draw(st.sampled_from(shapes))))
-    wanted = draw(st.integers(2, most_nodes))
-    for _ in range(3 * wanted):  # some are refused
-        if len(graph.nodes) < wanted:
-            rule = draw(st.sampled_from(RULES))
-            rule(draw, graph, rng)
-    if not graph.nodes:
-        graph.add("Relu", [graph.inputs[0]], exact=True)
-    return graph
-
-
-def _input(graph: RandomGraph, name: str, value: np.ndarray) -> None:
-    graph.values[name] = value
-    graph.inputs.append(name)
-    graph.exact.add(name)
-
-
-def _pick(
-    draw: Draw, graph: RandomGraph, kind: str = "f", rank: int | None = None, *, exact: bool = False
-) -> str | None:
-    names = [
-        name for name, value in graph.values.items()
-        if value.dtype.kind in kind and (rank is None or value.ndim == rank) and (not exact or name in graph.exact)
-    ]  # fmt: skip
-    return draw(st.sampled_from(names)) if names else None
-
-
-def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.standard_normal(shape).astype(np.float32)
-
-
-def _axis(draw: Draw, rank: int) -> int:
-    return draw(st.integers(-rank, rank - 1))
-
-
-def unary(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    operator = draw(st.sampled_from([*SMOOTH, *JUMPS]))
-    if x := _pick(draw, graph, exact=operator in JUMPS):
-        graph.add(operator, [x], exact=operator in EXACT)
-
-
-def clip(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if x := _pick(draw, graph):
-        low = draw(st.sampled_from([-1.0, 0.0, 0.5]))
-        graph.add("Clip", [x, np.float32(low), np.float32(low + 2)], exact=True)
-
-
-def binary(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if x := _pick(draw, graph):
-        operator = draw(st.sampled_from(["Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu", "Pow"]))
-        graph.add(operator, [x, _other(draw, graph, rng, x)], exact=operator in {"Max", "Min"})
-
-
-def _other(draw: Draw, graph: RandomGraph, rng: np.random.Generator, x: str) -> str | np.ndarray:
-    """Another value of the same shape, or a constant that is broadcast."""
-    shape = graph.values[x].shape
-    same = [
-        name for name, value in graph.values.items() if value.shape == shape and value.dtype == graph.values[x].dtype
-    ]
-    if draw(st.booleans()):
-        return str(draw(st.sampled_from(same)))
-    kept = [size if draw(st.booleans()) else 1 for size in shape][draw(st.integers(0, max(0, len(shape) - 1))) :]
-    if graph.values[x].dtype.kind == "i":
-        return np.asarray(rng.choice([-3, -2, 2, 3, 5], kept))
-    return _floats(rng, *kept)
-
-
-def integers(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if x := _pick(draw, graph, "i"):
-        operator = draw(st.sampled_from(["Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Abs", "Neg"]))
-        reads = [x] if operator in {"Abs", "Neg"} else [x, _other(draw, graph, rng, x)]
-        if operator in {"Div", "Mod"} and (isinstance(reads[-1], str)):
-            return  # by zero
-        graph.add(operator, reads, exact=True)
-
-
-def compare(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if x := _pick(draw, graph, "fi", exact=True):
-        operator = draw(st.sampled_from(["Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"]))
-        other = np.asarray(draw(st.sampled_from([0, 1, -1])), graph.values[x].dtype)
-        graph.add(operator, [x, other], exact=True)
-
-
-def where(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if (x := _pick(draw, graph, exact=True)) and (y := _pick(draw, graph)):
-        graph.add("Greater", [x, np.float32(0)], exact=True)
-        made = graph.nodes[-1].output[0] if graph.nodes else ""
-        if made in graph.values and graph.values[made].dtype.kind == "b":
-            graph.add("Where", [made, y, np.float32(draw(st.sampled_from([0.0, -2.0])))], exact=True)
-
-
-def cast(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if x := _pick(draw, graph, "fib", exact=True):
-        graph.add("Cast", [x], exact=True, to=draw(st.sampled_from(sorted(_KINDS.values()))))
-
-
-def reduce(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if x := _pick(draw, graph):
-        rank = graph.values[x].ndim
-        axes = draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=rank, unique=True)) if rank else []
-        operator = draw(st.sampled_from(REDUCE))
-        graph.add(operator, [x, np.array(axes, np.int64)], exact=operator in {"ReduceMax", "ReduceMin"},
-                  keepdims=draw(st.integers(0, 1)))  # fmt: skip
-
-
-def arg(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if (x := _pick(draw, graph, exact=True)) and graph.values[x].ndim:
-        graph.add(draw(st.sampled_from(["ArgMax", "ArgMin"])), [x], exact=True, axis=_axis(draw, graph.values[x].ndim),
-                  keepdims=draw(st.integers(0, 1)))  # fmt: skip
-
-
-def along(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if (x := _pick(draw, graph)) and (rank := graph.values[x].ndim):
-        operator = draw(st.sampled_from(["Softmax", "LogSoftmax", "CumSum", "LayerNormalization"]))
-        axis = _axis(draw, rank)
-        if operator == "CumSum":
-            graph.add(operator, [x, np.array(axis)], exact=False, exclusive=draw(st.integers(0, 1)),
-                      reverse=draw(st.integers(0, 1)))  # fmt: skip
-        elif operator == "LayerNormalization":
-            shape = graph.values[x].shape[axis:]
-            graph.add(operator, [x, _floats(rng, *shape), _floats(rng, *shape)], exact=False, axis=axis)
-        else:
-            graph.add(operator, [x], exact=False, axis=axis)
-
-
-def views(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if not (x := _pick(draw, graph, "fib")) or not (rank := graph.values[x].ndim):
-        return
-    shape = graph.values[x].shape
-    operator = draw(st.sampled_from(["Transpose", "Reshape", "Flatten", "Unsqueeze", "Squeeze", "Expand", "Tile"]))
-    if operator == "Transpose":
-        graph.add(operator, [x], exact=True, perm=draw(st.permutations(range(rank))))
-    elif operator == "Reshape":
-        wanted = draw(st.sampled_from([[-1], [shape[0], -1], [-1, shape[-1]], [1, *shape], [0, -1]]))
-        graph.add(operator, [x, np.array(wanted)], exact=True)
-    elif operator == "Flatten":
-        graph.add(operator, [x], exact=True, axis=draw(st.integers(0, rank)))
-    elif operator == "Unsqueeze":
-        graph.add(operator, [x, np.array([draw(st.integers(-rank - 1, rank))])], exact=True)
-    elif operator == "Squeeze":
-        graph.add(operator, [x], exact=True)
-    elif operator == "Expand":
-        graph.add(operator, [x, np.array([2, *(1 for _ in shape)])], exact=True)
-    else:
-        graph.add(operator, [x, np.array(draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank)))], exact=True)
-
-
-def pieces(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if not (x := _pick(draw, graph, "fi")) or not (rank := graph.values[x].ndim):
-        return
-    axis = _axis(draw, rank)
-    size = graph.values[x].shape[axis]
-    operator = draw(st.sampled_from(["Slice", "Split", "Concat", "Pad", "Gather", "GatherElements"]))
-    if operator == "Slice":
-        start, end, step = draw(
-            st.sampled_from([(0, 2, 1), (-2, 100, 1), (1, -1, 1), (-1, -100, -1), (-1, -100, -2), (0, 100, 2)])
-        )
-        graph.add(operator, [x, *(np.array([one]) for one in (start, end, axis, step))], exact=True)
-    elif operator == "Split" and size > 1:
-        first = draw(st.integers(1, size - 1))
-        graph.add(operator, [x, np.array([first, size - first])], 2, exact=True, axis=axis)
-    elif operator == "Concat":
-        graph.add(operator, [x, _other(draw, graph, rng, x), x], exact=True, axis=axis)
-    elif operator == "Pad":
-        pads = np.array(draw(st.lists(st.integers(0, 2), min_size=2 * rank, max_size=2 * rank)))
-        mode = draw(st.sampled_from(["constant", "reflect", "edge"]))
-        graph.add(operator, [x, pads], exact=True, mode=mode)
-    elif operator == "Gather":
-        graph.add(
-            operator, [x, rng.integers(-size, size, draw(st.sampled_from([(), (3,), (2, 2)])))], exact=True, axis=axis
-        )
-    elif operator == "GatherElements":
-        graph.add(operator, [x, rng.integers(-size, size, graph.values[x].shape)], exact=True, axis=axis)
-
-
-def products(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    operator = draw(st.sampled_from(["MatMul", "Gemm"]))
-    if not (x := _pick(draw, graph, rank=2 if operator == "Gemm" else None)) or graph.values[x].ndim < 1:
-        return
-    rows, columns = graph.values[x].shape[-2:] if graph.values[x].ndim > 1 else (1, graph.values[x].shape[-1])
-    if operator == "MatMul":
-        graph.add(operator, [x, _floats(rng, columns, 4)], exact=False)
-        return
-    left, right = draw(st.integers(0, 1)), draw(st.integers(0, 1))
-    inner = rows if left else columns
-    other = _floats(rng, 5, inner) if right else _floats(rng, inner, 5)
-    bias = _floats(rng, *draw(st.sampled_from([(5,), (1, 5), (1,)])))
-    graph.add(operator, [x, other, bias], exact=False, transA=left, transB=right, alpha=0.5, beta=2.0)
-
-
-def windows(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if not (x := _pick(draw, graph, rank=4)):
-        return
-    channels = graph.values[x].shape[1]
-    operator = draw(st.sampled_from(["Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"]))
-    kernel = draw(st.sampled_from([[1, 1], [3, 3], [2, 3], [1, 3]]))
-    common: dict[str, Any] = {"kernel_shape": kernel, "strides": draw(st.sampled_from([[1, 1], [2, 2], [1, 2]]))}
-    padding = draw(st.sampled_from(["none", "same", "auto", "lower", "uneven"]))
-    if padding == "same":
-        common["pads"] = [(kernel[0] - 1) // 2, (kernel[1] - 1) // 2] * 2
-    elif padding == "uneven":
-        common["pads"] = [0, 0, kernel[0] // 2, kernel[1] // 2]
-    elif padding in {"auto", "lower"}:
-        common["auto_pad"] = "SAME_UPPER" if padding == "auto" else "SAME_LOWER"
-    group = draw(st.sampled_from([1, channels, 2 if channels % 2 == 0 else 1]))
-    if operator == "Conv":
-        dilations = draw(st.sampled_from([[1, 1], [2, 1]]))
-        weights = _floats(rng, 2 * group, channels // group, *kernel)
-        graph.add(
-            operator, [x, weights, _floats(rng, 2 * group)], exact=False, group=group, dilations=dilations, **common
-        )
-    elif operator == "ConvTranspose":
-        graph.add(operator, [x, _floats(rng, channels, 2, *kernel)], exact=False, group=group, **common)
-    elif operator == "GlobalAveragePool":
-        graph.add(operator, [x], exact=False)
-    else:
-        more = {"count_include_pad": draw(st.integers(0, 1))} if operator == "AveragePool" else {}
-        graph.add(operator, [x], exact=operator == "MaxPool", ceil_mode=draw(st.integers(0, 1)), **more, **common)
-
-
-def channels(draw: Draw, graph: RandomGraph, rng: np.random.Generator) -> None:
-    if not (x := _pick(draw, graph, rank=4)):
-        return
-    count = graph.values[x].shape[1]
-    operator = draw(
-        st.sampled_from(["BatchNormalization", "InstanceNormalization", "DepthToSpace", "SpaceToDepth", "Resize"])
-    )
-    if operator == "BatchNormalization":
-        four = [_floats(rng, count), _floats(rng, count), _floats(rng, count), np.abs(_floats(rng, count)) + 0.5]
-        graph.add(operator, [x, *four], exact=False)
-    elif operator == "InstanceNormalization":
-        graph.add(operator, [x, _floats(rng, count), _floats(rng, count)], exact=False)
-    elif operator == "Resize":
-        scales = np.float32(draw(st.sampled_from([(1, 1, 2, 2), (1, 1, 0.5, 2), (1, 1, 1.5, 1.7), (1, 1, 3, 1)])))
-        mode = draw(st.sampled_from(["nearest", "linear", "cubic"]))
-        how = draw(st.sampled_from(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]))
-        rounding = (
-            {"nearest_mode": draw(st.sampled_from(["floor", "ceil", "round_prefer_floor"]))}
-            if mode == "nearest"
+def pair(g: Graph) -> None:
+    operator = str(g.rng.choice([*BINARY, *BINARY[:7], *COMPARE]))
+    kinds = "b" if operator in {"And", "Or", "Xor"} else "iu" if "Bit" in operator or g.rng.random() < 0.3 else "f"
+    if x := g.pick(kinds):
+        both = [x, x if g.rng.random() < 0.1 else g.like(x)]
+        more = (
+            {"direction": "LEFT"}
+            if operator == "BitShift"
+            else {"fmod": 1}
+            if operator == "Mod" and kinds == "f"
             else {}
         )
-        graph.add(operator, [x, np.float32([]), scales], exact=mode == "nearest", mode=mode,
-                  coordinate_transformation_mode=how, **rounding)  # fmt: skip
+        made = g.add(operator, both if g.rng.random() < 0.7 else both[::-1], **more)
+        if operator in COMPARE and made and (y := g.pick("fiu")):
+            made = g.add("Not", [made]) if g.rng.random() < 0.3 else made
+            g.add("Where", [made, y, g.like(y)] if g.rng.random() < 0.5 else [made, g.like(y), y])
+
+
+def masked(g: Graph) -> None:
+    if (x := g.pick("f")) and (mask := g.pick("b")):
+        low = np.array(g.rng.choice([-np.inf, np.finfo(g.values[x][0][0].dtype).min]), g.values[x][0][0].dtype)
+        hidden = g.add("Where", [mask, x, low])
+        if hidden and g.values[hidden][0][0].ndim:
+            g.add(
+                str(g.rng.choice(["Softmax", "LogSoftmax", "ReduceLogSumExp", "ReduceMax", "ArgMax", "Exp"])), [hidden]
+            )
+
+
+def bounded(g: Graph) -> None:
+    if x := g.pick("fi"):
+        kind = g.values[x][0][0].dtype
+        ends = [np.array(one, kind) for one in sorted(g.rng.choice([-2, -1, 0, 0, 1, 6], 2))]
+        g.add("Clip", [x, *ends] if g.rng.random() < 0.7 else [x, ends[0]])
+
+
+def cast(g: Graph) -> None:
+    if x := g.pick("fiub"):
+        g.add("Cast", [x], to=helper.np_dtype_to_tensor_dtype(np.dtype(str(g.rng.choice([*FLOATS, *WHOLE, "bool"])))))
+
+
+def reduced(g: Graph) -> None:
+    if (x := g.pick("f" if g.rng.random() < 0.8 else "fi")) and (rank := g.values[x][0][0].ndim):
+        keep = int(g.rng.integers(0, 2))
+        if g.rng.random() < 0.3:
+            g.add(str(g.rng.choice(["ArgMax", "ArgMin"])), [x], axis=int(g.rng.integers(-rank, rank)), keepdims=keep)
+        else:
+            axes = g.rng.permutation(rank)[: g.rng.integers(1, rank + 1)].astype(np.int64)
+            g.add(str(g.rng.choice(REDUCE)), [x, axes], keepdims=keep)
+
+
+def along(g: Graph) -> None:
+    if (x := g.pick("f")) and (rank := g.values[x][0][0].ndim):
+        axis, operator = (
+            int(g.rng.integers(-rank, rank)),
+            str(g.rng.choice(["Softmax", "LogSoftmax", "CumSum", "LayerNormalization"])),
+        )
+        if operator == "CumSum":
+            g.add(operator, [x, np.array(axis)], exclusive=int(g.rng.integers(0, 2)), reverse=int(g.rng.integers(0, 2)))
+        elif operator == "LayerNormalization":
+            value = g.values[x][0][0]
+            g.add(operator, [x, *(drawn(g.rng, value.dtype.name, value.shape[axis:], 0) for _ in "ab")], axis=axis)
+        else:
+            g.add(operator, [x], axis=axis)
+
+
+def moved(g: Graph) -> None:
+    x, rng = g.pick("fiub"), g.rng
+    shape = g.values[x][0][0].shape
+    if not shape:
+        g.add("Unsqueeze", [x, np.array([0])])
+        return
+    rank, axis = len(shape), int(rng.integers(0, len(shape)))
+    size, slices = shape[axis], [(0, 2, 1), (-2, 100, 1), (1, -1, 1), (-1, -100, -1), (-1, -100, -2), (0, 100, 2)]
+    start, end, step = slices[rng.integers(0, len(slices))]
+    some, like = [(), (3,), (2, 2)][rng.integers(0, 3)], g.like(x)
+    places = np.broadcast_to(rng.permutation(size).reshape([-1 if at == axis else 1 for at in range(rank)]), shape)
+    forms: list[tuple[str, list[Any], dict[str, Any]]] = [
+        ("Transpose", [], {"perm": [int(one) for one in rng.permutation(rank)]}),
+        ("Reshape", [np.array([0, -1])], {}), ("Flatten", [], {}), ("Expand", [np.array([2, *[1] * rank])], {}),
+        ("Tile", [rng.integers(1, 3, rank)], {}),
+        ("Slice", [np.array([one]) for one in (start, end, axis, step)], {}),
+        ("Split", [np.array([1, size - 1])], {"axis": axis}), ("Concat", [like, x], {"axis": axis}),
+        ("Pad", [rng.integers(0, 3, 2 * rank)], {"mode": str(rng.choice(["constant", "reflect", "edge"]))}),
+        ("Gather", [np.asarray(rng.integers(-size, size, some))], {"axis": axis}),
+        ("GatherElements", [rng.integers(-size, size, shape)], {"axis": axis}),
+        ("ScatterElements", [np.ascontiguousarray(places), x], {"axis": axis}),
+        ("Trilu", [], {"upper": int(rng.integers(0, 2))}),
+    ]  # fmt: skip
+    operator, more, attributes = forms[rng.integers(0, len(forms))]
+    g.add(operator, [x, *more], 2 if operator == "Split" else 1, **attributes)
+
+
+def sizes(g: Graph) -> None:
+    """Add shapes that are computed of others, and folded."""
+    x = g.pick("fiu")
+    if g.values[x][0][0].ndim and (shape := g.add("Shape", [x])):
+        if wanted := g.add("Concat", [np.array([-1]), g.add("Gather", [shape, np.array([-1])])], axis=0):
+            g.add("Reshape", [x, wanted])
+        two = numpy_helper.from_array(np.array([2], g.values[x][0][0].dtype))
+        if (filled := g.add("ConstantOfShape", [shape], value=two)) and (same := g.add("Equal", [x, filled])):
+            g.add("Where", [same, filled, x])
+
+
+def product(g: Graph) -> None:
+    if not (x := g.pick("f")) or not (rank := g.values[x][0][0].ndim):
+        return
+    value = g.values[x][0][0]
+    kind, columns = value.dtype.name, value.shape[-1]
+    if g.rng.random() < 0.6 or rank != 2:
+        g.add("MatMul", [x, drawn(g.rng, kind, (columns, 4), 0)])
     else:
-        mode = {"mode": draw(st.sampled_from(["DCR", "CRD"]))} if operator == "DepthToSpace" else {}
-        graph.add(operator, [x], exact=True, blocksize=2, **mode)
+        g.add(
+            "Gemm",
+            [x, drawn(g.rng, kind, (5, columns), 0), drawn(g.rng, kind, (5,), 0)],
+            transB=1,
+            alpha=float(g.rng.choice([0, 0.5, 1])),
+            beta=float(g.rng.choice([0, 2])),
+        )
 
 
-RULES = (
-    unary, clip, binary, integers, compare, where, cast, reduce, arg, along, views, pieces, products,
-    unary, binary, windows, views, pieces, windows, channels, windows, channels,
+def window(g: Graph) -> None:
+    if not (x := g.pick("f", 4)):
+        return
+    value, rng = g.values[x][0][0], g.rng
+    count, kind = value.shape[1], value.dtype.name
+    operator = str(rng.choice(PLANES))
+    kernel = [[1, 1], [3, 3], [2, 3], [1, 3]][rng.integers(0, 4)]
+    common: dict[str, Any] = {"kernel_shape": kernel, "strides": [[1, 1], [2, 2], [1, 2]][rng.integers(0, 3)]}
+    pads: list[dict[str, Any]] = [{}, {"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}]
+    pads += [{"pads": [*first, kernel[0] // 2, kernel[1] // 2]} for first in ([0, 0], [kernel[0] // 2, kernel[1] // 2])]
+    common |= pads[rng.integers(0, len(pads))]
+    group, four = int(rng.choice([1, count])), [drawn(rng, kind, (count,), 0) for _ in range(4)]
+    if operator == "Conv":
+        g.add(
+            operator,
+            [x, drawn(rng, kind, (2 * group, count // group, *kernel), 0)],
+            group=group,
+            dilations=[int(rng.choice([1, 2])), 1],
+            **common,
+        )
+    elif operator == "ConvTranspose":
+        g.add(operator, [x, drawn(rng, kind, (count, 2, *kernel), 0)], group=group, **common)
+    elif operator == "BatchNormalization":
+        g.add(operator, [x, *four[:3], np.abs(four[3]) + four[3].dtype.type(0.5)])
+    elif operator == "InstanceNormalization":
+        g.add(operator, [x, *four[:2]])
+    elif operator == "Resize":
+        mode = str(rng.choice(["nearest", "linear", "cubic"]))
+        g.add(
+            operator,
+            [x, np.float32([]), np.float32([1, 1, rng.choice([0.5, 1.5, 2]), 2])],
+            mode=mode,
+            coordinate_transformation_mode=str(rng.choice(["half_pixel", "asymmetric", "align_corners"])),
+        )
+    elif "Pool" in operator:
+        g.add(operator, [x], **({} if "Global" in operator else common | {"ceil_mode": int(rng.integers(0, 2))}))
+    else:
+        g.add(operator, [x], blocksize=2)
+
+
+def quantised(g: Graph) -> None:
+    if x := g.pick("f"):
+        scale = np.array(g.rng.choice([0.05, 1, 0.3]), g.values[x][0][0].dtype)
+        zero = np.array(g.rng.choice([0, 3]), str(g.rng.choice(["int8", "uint8"])))
+        if whole := g.add("QuantizeLinear", [x, scale, zero]):
+            g.add("DequantizeLinear", [whole, scale, zero])
+
+
+RULES: tuple[Callable[[Graph], None], ...] = (
+    element, element, element, element, pair, pair, pair, pair, pair, masked, bounded, cast, cast, reduced, reduced,
+    reduced, along, moved, moved, moved, moved, sizes, product, window, window, window, quantised,
 )  # fmt: skip
+
+
+def random_graph(seed: int) -> Graph:
+    g = Graph(np.random.default_rng(seed))
+    for number in range(g.rng.integers(3, 7)):
+        kind = "float32" if not number else str(g.rng.choice(KINDS))
+        g.source(kind, SHAPES[g.rng.integers(0, len(SHAPES))], constant=number > 1 and bool(g.rng.random() < 0.3))
+    wanted = g.rng.integers(10, 41)
+    for _ in range(200):
+        if len(g.nodes) < wanted:
+            g.rng.choice(np.array(RULES, object))(g)
+    return g
+
+
+def outputs_of(g: Graph) -> list[str]:
+    """Return what nobody reads, and a few others, which are then not fused with what reads them."""
+    read = {name for node in g.nodes for name in node.input}
+    return [name for node in g.nodes for name in node.output if name not in read or g.rng.random() < 0.2]
+
+
+DIALECT = MetaScheduleDialect()
+TARGET = DIALECT.resolve_target("native", 1)
+
+
+def faults(g: Graph, model: onnx.ModelProto, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the outputs that are wrong as compiled, and how."""
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    network = prepare(str(path), {}, folder)
+    DIALECT.compile(network, TARGET, {}, folder / "file.tunery")
+    compiled, right, told = load_compiled(folder / "file.tunery", 1), session(model), set[str]()
+    for number in range(SETS):
+        feed = {one.name: g.values[one.name][number][0] for one in model.graph.input}
+        wanted = dict(zip((one.name for one in model.graph.output), right.run(None, feed), strict=True))
+        for spec, ours in zip(network.outputs, compiled(*(feed[one.name] for one in network.inputs)), strict=True):
+            why = difference(np.asarray(ours), wanted[spec.name], g.values[spec.name][number])
+            if why and spec.name not in told:
+                told.add(spec.name)
+                yield spec.name, f"set {number}: {why}"
+
+
+def difference(ours: np.ndarray, right: np.ndarray, variants: list[np.ndarray]) -> str:
+    if (ours.shape, ours.dtype) != (right.shape, right.dtype):
+        return f"{ours.dtype}{list(ours.shape)} instead of {right.dtype}{list(right.shape)}"
+    if right.dtype.kind != "f":
+        decided = np.all([one == right for one in variants], axis=0)
+        wrong = decided & (ours != right)
+    else:
+        with np.errstate(all="ignore"):
+            a, b, *others = (one.astype(np.float64) for one in (ours, right, *variants))
+            decided = np.all(
+                [
+                    (np.isnan(one) == np.isnan(b)) & ((one == b) | np.isfinite(one) & np.isfinite(b) | np.isnan(b))
+                    for one in others
+                ],
+                axis=0,
+            )
+            spread = np.max([np.abs(one - b) for one in others], axis=0)
+            eps = EPS[right.dtype.name]
+            usual = np.median(np.abs(b[np.isfinite(b)])) if np.isfinite(b).any() else 0
+            room = (
+                16 * spread
+                + 16 * eps * np.abs(b)
+                + 4 * eps * usual
+                + max(1e-40, 4 * float(np.finfo(right.dtype).smallest_subnormal))
+            )
+            wrong = decided & ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= room))
+    if not wrong.any():
+        return ""
+    at = tuple(np.argwhere(wrong)[0])
+    return f"{np.count_nonzero(wrong)} of {wrong.size}, as {ours[at]!r} instead of {right[at]!r}"
+
+
+def cut(g: Graph, output: str, folder: Path) -> tuple[onnx.ModelProto, list[str]]:
+    """Return the smallest graph found in which an output is wrong: values become inputs as far as it stays so."""
+
+    def made(ends: set[str]) -> tuple[onnx.ModelProto, list[onnx.NodeProto]]:
+        wanted, nodes = {output}, []
+        for node in reversed(g.nodes):
+            if wanted & {*node.output} - ends:
+                nodes.append(node)
+                wanted |= {*node.input}
+        made_here = {name for node in nodes for name in node.output}
+        inputs = {name: g.values[name][0][0] for name in g.values if name in wanted - made_here - g.constants.keys()}
+        constants = {name: one for name, one in g.constants.items() if name in wanted}
+        return model(nodes[::-1], inputs, [_info(output, g.values[output][0][0])], constants), nodes
+
+    ends: set[str] = set()
+    for name in [name for node in reversed(g.nodes) for name in node.output if name != output]:
+        alone, nodes = made(ends | {name})
+        if len(nodes) < len(made(ends)[1]) and name in {one.name for one in alone.graph.input}:
+            try:
+                if any(True for _ in faults(g, alone, folder)):
+                    ends.add(name)
+            except Exception:  # noqa: BLE001 - another fault
+                continue
+    smallest, nodes = made(ends)
+    return smallest, [f"{node.op_type}({', '.join(node.input)})" for node in nodes[::-1]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("out/graphs"))
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    given.out.mkdir(parents=True, exist_ok=True)
+    counts, operators, began = Counter[str](), Counter[str](), time.monotonic()
+    for seed in range(given.seed, given.seed + given.count):
+        g = random_graph(seed)
+        outputs = outputs_of(g)
+        operators.update({node.op_type for node in g.nodes})
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                wrong = dict(faults(g, g.model(outputs), Path(scratch)))
+            except Exception as error:  # noqa: BLE001 - that is what is looked for
+                wrong = {"": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+            counts["wrong" if wrong else "right"] += 1
+            if sum(counts.values()) % 50 == 0:
+                print(f"{dict(counts)}, {time.monotonic() - began:.0f} s", flush=True)
+            for output, why in wrong.items():
+                smallest, said = cut(g, output, Path(scratch)) if output else (g.model(outputs), [])
+                print(f"{seed} {output} {why}\n    {'; '.join(said)}", flush=True)
+                name = given.out / f"graph_{seed}_{output}"
+                onnx.save(smallest, f"{name}.onnx")
+                np.savez(f"{name}.npz", **{f"{number}/{one.name}": g.values[one.name][number][0]
+                                           for one in smallest.graph.input for number in range(SETS)})  # fmt: skip
+    print(f"{dict(counts)} of seeds from {given.seed}, {len(operators)} operators, {time.monotonic() - began:.0f} s")
+    return 1 if counts["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -144,7 +144,9 @@ async def _judged(
         made, judged = await mended(linker, made, judged, theirs)
     if judged.wrong and judged.number and (made.network.weights or onnxruntime in {"never", "parts"}):
         judged, values = await judge(work, made, theirs.only(theirs.sets[0].number)), judged
-        made = replace(made, report=replace(made.report, not_kept=(values.wrong.removeprefix("since "),)))
+        made = replace(
+            made, report=replace(made.report, not_kept=(*made.report.not_kept, values.wrong.removeprefix("since ")))
+        )
     if judged.wrong and (made.network.weights or onnxruntime in {"never", "parts"}):
         barred = f"may not run it (--onnxruntime {onnxruntime})"
         why = "runs no file of more than 2 GB" if made.network.weights else barred
@@ -175,7 +177,7 @@ async def _judged(
 async def _kept(linker: Linker, made: LinkedNetwork, reason: str, theirs: Expected | None = None) -> LinkedNetwork:
     kept = await linker.kept(made.network, reason, optimised=theirs is None or not theirs.optimiser)
     report = replace(
-        made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere,
+        made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere, not_kept=(),
         verdict=Verdict(onnxruntime_share=1.0),
     )  # fmt: skip
     return replace(made, report=report, blob=kept.blob, kept=True)

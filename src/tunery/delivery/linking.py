@@ -139,7 +139,7 @@ def _report(network: str, known: Sequence[KnownTask], compiled: CompiledBlob) ->
         network, "", compiled.size_bytes, coverage, tasks=tuple(each.share for each in known),
         refused={each.task.workload.name: each.refused for each in known if each.refused},
         measured=sum(each.measured for each in known), untuned=sum(each.untuned for each in known), left_out=left_out,
-        elsewhere=compiled.elsewhere,
+        elsewhere=compiled.elsewhere, not_kept=compiled.not_kept,
         sources={by_key[key].task.workload.label: by_key[key].choice.source for key, used in compiled.coverage.items()
                  if used and key in by_key and by_key[key].choice.source},
     )  # fmt: skip

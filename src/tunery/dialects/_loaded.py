@@ -61,7 +61,8 @@ class Compiled:
     """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default).
 
     `left_out` says, by workload, what the search that found a candidate did without, and why; `elsewhere`, by node of
-    the network, why ONNX Runtime runs it. `digest` is the SHA-256 of the file, where writing it gave that.
+    the network, why ONNX Runtime runs it; `not_kept`, which kinds of values operators may lose. `digest` is the SHA-256
+    of the file, where writing it gave that.
     """
 
     path: str
@@ -69,6 +70,7 @@ class Compiled:
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
+    not_kept: tuple[str, ...] = ()
 
 
 MOST_THREADS = 4096

@@ -35,6 +35,20 @@ _PRODUCTS = {b"MatMulInteger": (1, 3), b"ConvInteger": (1, 3), b"QLinearMatMul":
 """Products of integers: which of their operands are weights, and these weights' zero points."""
 
 
+_FLOATS = ("(float)", "(double)", "(float16)", "(bfloat16)")
+_ROUNDED = (1, 10, 11, 16)
+"""The same, as ONNX numbers them."""
+_EXACT = frozenset(
+    {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice", "Split"}
+    | {"Concat", "Gather", "GatherElements", "GatherND", "Where", "DepthToSpace", "SpaceToDepth", "Constant", "Pad"}
+    | {"Abs", "Neg", "Relu", "Max", "Min", "Clip", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Floor"}
+    | {"Ceil", "Round", "Sign", "TopK", "ScatterElements", "ScatterND", "ConstantOfShape", "Trilu"}
+)
+"""Operators that round no floats."""
+_FLIPPED = 0.01
+"""The share of integers that rounding may change."""
+
+
 class Contestant(ABC):
     """One way to run a network."""
 
@@ -201,11 +215,13 @@ class OriginalModel(OnnxRuntimeContestant):
 
         An output that random numbers reach has no bytes. `roundings` say how far each output of a network that
         quantises is off with the optimiser: a sum that is rounded otherwise in its last bit is a step away after the
-        next quantisation, and steps add up. So it is 0 of an output that lies behind no quantisation.
+        next quantisation, and steps add up. So it is 0 of an output that lies behind no quantisation. Of integers it is
+        the share that rounding may change: 0 where none is computed of floats that are rounded.
         """
         import onnx
 
         random, quantised, other = set[str](), set[str](), None
+        rounded = self._rounded()
         if _mentions(self._path, (*_RANDOM, *_QUANTISES)):
             graph = onnx.load(self._path, load_external_data=False).graph
             random, quantised = _behind(graph, _is_random), _behind(graph, _quantises)
@@ -217,14 +233,15 @@ class OriginalModel(OnnxRuntimeContestant):
         made = set_numbers(self._inputs, self._ranges)
         for number in [*range(len(SETS), len(SETS) + len(self._given)), *made][:most]:
             try:
-                outputs, roundings = self.outputs(number), list[float]()
+                outputs, roundings = self.outputs(number), [rounded.get(name, 0.0) for name in names]
                 outputs = [
                     (dtype, shape, b"" if name in random else data)
                     for name, (dtype, shape, data) in zip(names, outputs, strict=True)
                 ]
                 if other is not None:
                     both = zip(names, self._run(), other.run(None, self._feed), strict=True)
-                    roundings = [_difference(one, same) if name in quantised else 0.0 for name, one, same in both]
+                    roundings = [rounded.get(name, _difference(one, same)) if name in quantised else rounding
+                                 for rounding, (name, one, same) in zip(roundings, both, strict=True)]  # fmt: skip
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many
                 found.append((number, [], [], f"{set_label(number)}: {error}"))
             else:
@@ -233,6 +250,27 @@ class OriginalModel(OnnxRuntimeContestant):
             if time.monotonic() - began > _LONGEST_S or taken > _MOST_BYTES:
                 break
         return found
+
+    def _rounded(self) -> dict[str, float]:
+        """Return for each output of integers the share of them that rounding may change."""
+        import onnx
+
+        integers = [one.name for one in self._session.get_outputs() if not one.type.endswith(_FLOATS)]
+        if not integers:
+            return {}
+        model = onnx.load(self._path, load_external_data=False)
+        with suppress(Exception):  # then all types are unknown
+            model = onnx.shape_inference.infer_shapes(model)
+        values = [*model.graph.value_info, *model.graph.output]
+        types = {one.name: one.type.tensor_type.elem_type for one in values}
+
+        def rounds(node: Any) -> bool:
+            kinds = {types.get(name, 0) for name in node.output if name} & {0, *_ROUNDED}
+            exact = node.op_type in _EXACT or (node.op_type == "Cast" and kinds <= {onnx.TensorProto.FLOAT})
+            return _quantises(node) or bool(kinds and not exact)
+
+        behind = _behind(model.graph, rounds)
+        return {name: _FLIPPED if name in behind else 0.0 for name in integers}
 
 
 def _exact(path: Path) -> str | bytes:

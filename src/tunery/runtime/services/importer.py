@@ -140,6 +140,7 @@ class CompiledBlob:
     coverage: Mapping[str, str | None]
     left_out: Mapping[str, Mapping[str, str]]
     elsewhere: Mapping[str, str]
+    not_kept: tuple[str, ...] = ()
 
 
 class Importer(Preparer):
@@ -185,7 +186,9 @@ class Importer(Preparer):
             compiled = compiler.compile(self._here(network), target, chosen, directory / "network", built)
             size_bytes = (directory / "network").stat().st_size
             blob = self._blobs.put(directory / "network", temporary=True, move=True, known=compiled.digest)
-        return CompiledBlob(blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere)
+        return CompiledBlob(
+            blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere, compiled.not_kept
+        )
 
     def differing(self, network: Network, target: Target, seed: int, number: int, given: BlobDigest) -> dict[str, str]:
         """Return which nodes of a network compute something else than in ONNX Runtime, on a set of inputs."""

@@ -74,7 +74,8 @@ def _compile(
     linking = _linking(target.config)
     segments = [segment.model for segment in lowered.segments]
     digest = _write(executable, linking, objects, weights, segments, manifest, output)
-    return Compiled(str(output), coverage, _left_out(lowered, chosen, found), lowered.elsewhere, digest)
+    left_out = _left_out(lowered, chosen, found)
+    return Compiled(str(output), coverage, left_out, lowered.elsewhere, digest, lowered.not_kept)
 
 
 def _left_out(

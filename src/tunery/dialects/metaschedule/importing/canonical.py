@@ -47,7 +47,8 @@ class _Clips(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return relax.op.minimum(above, relax.const(high.value, dtype))
 
     def _of_arrays(self, call: Any) -> Any:
-        operands = [relax.const(one.value.numpy().reshape(1)) if _is_zero(one) else one for one in call.args]
+        dtype = str(call.ty.dtype.dtype)
+        operands = [relax.const(one.value.numpy().reshape(1), dtype) if _is_zero(one) else one for one in call.args]
         made = self.builder_.emit(relax.Call(call.op, operands, call.attrs))
         return relax.op.squeeze(made, [0]) if int(call.ty.ndim) == 0 else made
 

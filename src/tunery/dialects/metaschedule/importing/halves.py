@@ -16,6 +16,7 @@ from tunery.dialects.metaschedule.importing.segments.graph import OPERATOR
 _HALF, _SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
 _TYPES = frozenset({"to", "dtype", "output_dtype", "softmax_precision"})
 """Attributes that are an element type."""
+_LARGEST = float(np.finfo(np.float16).max)
 _FEATURES = ("avx512fp16", "fullfp16")
 
 
@@ -51,6 +52,8 @@ def in_single(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = [_cast(name, wide[name], _SINGLE) for name in half if name in read]
     for node in graph.node:
         if not _stays(node):
+            if node.op_type == "Clip" and node.output[0] in halves:
+                _bound(node)
             nodes.append(_of_singles(node, wide))
             continue
         nodes += _cast_before(node, wide, halves, half)
@@ -71,6 +74,14 @@ def _widen(tensor: onnx.TensorProto) -> None:
 
 def _cast(source: str, made: str, kind: int) -> onnx.NodeProto:
     return helper.make_node("Cast", [source], [made], to=kind)
+
+
+def _bound(node: onnx.NodeProto) -> None:
+    """Write down the ends that a Clip has by its type."""
+    given = {one.name for one in node.attribute}
+    for at, name, end in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
+        if name not in given and not any(node.input[at : at + 1]):
+            node.attribute.append(helper.make_attribute(name, end))
 
 
 def _of_singles(node: onnx.NodeProto, wide: Mapping[str, str]) -> onnx.NodeProto:

@@ -31,6 +31,7 @@ from tunery.dialects.metaschedule.importing.mapped import with_mapped_weights
 from tunery.dialects.metaschedule.importing.operators import own_operators
 from tunery.dialects.metaschedule.importing.segments.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.segments.graph import Graph, Segment, named, split
+from tunery.dialects.metaschedule.importing.special import lost_by
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants import dots
 from tunery.dialects.metaschedule.variants.loads import looked_up
@@ -68,7 +69,7 @@ class Lowered:
     """A lowered network: `functions` maps a global name to its normalised one-function module and workload key;
     `calls` to the number of call sites; `inputs` to how many of its parameters are read; `left_out` says which rules
     for whole networks it does without, and why. `segments` are the parts that run in ONNX Runtime; `elsewhere` says of
-    each of their nodes why it does.
+    each of their nodes why it does; `not_kept`, which kinds of values the other nodes may lose.
     """
 
     module: Any
@@ -78,6 +79,7 @@ class Lowered:
     left_out: Mapping[str, str] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    not_kept: tuple[str, ...] = ()
 
 
 def lower(network: Network, target: Target) -> Lowered:
@@ -131,7 +133,8 @@ def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lo
             single = normalised(function)
             functions[name.name_hint] = (single, program_key(single))
     elsewhere = named(graph, reasons)
-    return Lowered(lowered, functions, *_call_sites(lowered), left_out, tuple(segments), elsewhere)
+    native = [node.op_type for at, node in enumerate(graph.nodes) if at not in reasons]
+    return Lowered(lowered, functions, *_call_sites(lowered), left_out, tuple(segments), elsewhere, lost_by(native))
 
 
 def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment] = ()) -> Any:

@@ -4,7 +4,7 @@ Where its result is tested for NaN, an operator that does not keep NaN runs in O
 same, a property test holds every other operator to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Flag, auto
 
 
@@ -24,6 +24,14 @@ NOT_KEPT: Mapping[str, Special] = {
     # At 0 an infinite slope makes NaN.
     "PRelu": Special.INFINITIES,
 }
+
+
+def lost_by(operators: Iterable[str]) -> tuple[str, ...]:
+    """Say which special values these operators may lose, and which of them."""
+    lost = {operator: NOT_KEPT[operator] for operator in sorted({*operators} & NOT_KEPT.keys())}
+    found = {"NaN": Special.NAN, "an infinity": Special.INFINITIES}
+    by = {name: [operator for operator, one in lost.items() if kind in one] for name, kind in found.items()}
+    return tuple(f"{name} may be lost by {', '.join(some)}" for name, some in by.items() if some)
 
 
 def keeps(operator: str, special: Special) -> bool:
