@@ -202,7 +202,8 @@ def _origin(origin: "FileOrigin", *, whole: bool) -> Iterator[tuple[str, str]]:
     checked = origin.verified
     yield (
         "verified",
-        f"{checked.outputs} outputs against {checked.against}, largest deviation {checked.max_abs_error:.3g}, on "
+        f"{checked.outputs} output{'s' * (checked.outputs != 1)} against {checked.against}, largest deviation "
+        f"{checked.max_abs_error:.3g}, on "
         f"{', '.join(checked.inputs)} inputs{f', {len(checked.left_out)} kinds fail there' if checked.left_out else ''}"
         if checked
         else "nothing to compare: ONNX Runtime runs it whole"
