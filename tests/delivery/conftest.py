@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tunery.delivery.placing import judging
+from tunery.delivery import judging
 
 Winner = Callable[..., None]
 

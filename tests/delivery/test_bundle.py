@@ -15,8 +15,8 @@ from model_in_parts import in_parts
 
 import tunery
 from tunery._errors import DialectError, UsageError
+from tunery.delivery import judging
 from tunery.delivery.files.combining import bundle
-from tunery.delivery.placing import judging
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.metaschedule.bundling import bundle as writing
 from tunery.dialects.metaschedule.loading.library import versions

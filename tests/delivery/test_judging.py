@@ -22,10 +22,10 @@ from tunery._errors import (
     TuneryError,
     UsageError,
 )
+from tunery.delivery import judging
 from tunery.delivery.comparing.compare import Contestants, Expected, Pair
+from tunery.delivery.judging import Judged, is_right, is_slower, judge, judge_again, time_in_turns
 from tunery.delivery.linking import LinkedNetwork
-from tunery.delivery.placing import judging
-from tunery.delivery.placing.judging import Judged, is_right, is_slower, judge, judge_again, time_in_turns
 from tunery.domain import Network
 from tunery.domain.request import CompileReport
 

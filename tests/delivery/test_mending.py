@@ -11,11 +11,11 @@ import pytest
 
 from tunery._errors import BlobNotFoundError, CrashError, TuneryError, WorkError
 from tunery.delivery import compile as compiling
+from tunery.delivery import placing
 from tunery.delivery.comparing.compare import Expected
+from tunery.delivery.judging import Judged
 from tunery.delivery.linking import LinkedNetwork
-from tunery.delivery.placing import mending
-from tunery.delivery.placing.judging import Judged
-from tunery.delivery.placing.mending import mended
+from tunery.delivery.placing import mended
 from tunery.domain import Network
 from tunery.domain.request import CompileReport
 
@@ -83,8 +83,8 @@ class Linker:
 
 
 def found(linker: Linker, monkeypatch: pytest.MonkeyPatch) -> Judged:
-    monkeypatch.setattr(mending, "is_right", linker.is_right)
-    monkeypatch.setattr(mending, "judge", linker.judge)
+    monkeypatch.setattr(placing, "is_right", linker.is_right)
+    monkeypatch.setattr(placing, "judge", linker.judge)
     _, verdict = asyncio.run(mended(cast("Any", linker), cast("Any", Model()), WRONG, Expected()))
     return verdict
 

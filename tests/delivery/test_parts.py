@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tunery.delivery.placing.parts import parts_to_hand_over
+from tunery.delivery.placing import parts_to_hand_over
 from tunery.dialects import GraphNode, Value
 from tunery.domain import Target, Task, TensorSpec, Workload
 

@@ -64,7 +64,7 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async def ours(*_: object) -> list[tuple[float, float]]:
             return [(1e-6, 1.0)]
 
-        patch.setattr("tunery.delivery.placing.judging.time_in_turns", ours)
+        patch.setattr("tunery.delivery.judging.time_in_turns", ours)
         request = Request("zoo:mlp-mnist", threads=2, store=str(place / "s.db"))
         compile_model(request, place / "mlp.tunery", CompileOptions(predict=True))
     return place / "mlp.tunery"

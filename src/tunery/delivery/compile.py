@@ -14,11 +14,10 @@ from tunery._archive import extend_manifest
 from tunery._errors import CrashError, DialectError, EngineError, LostWorkerError, TuneryError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
+from tunery.delivery.judging import judge, judge_again
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.linking import LinkedNetwork, Linker
-from tunery.delivery.placing.judging import judge, judge_again
-from tunery.delivery.placing.mending import mended
-from tunery.delivery.placing.parts import divided
+from tunery.delivery.placing import divided, mended
 from tunery.delivery.predict import OutOfTimeError, get_ready
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Candidate, Network, Target
