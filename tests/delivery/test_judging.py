@@ -24,10 +24,11 @@ from tunery._errors import (
 )
 from tunery.delivery import judging
 from tunery.delivery.comparing.compare import Contestants, Expected, Pair
-from tunery.delivery.judging import Judged, is_right, is_slower, judge, judge_again, time_in_turns
+from tunery.delivery.judging import Judged, is_right, is_slower, judge, judge_again, judge_once, time_in_turns
 from tunery.delivery.linking import LinkedNetwork
 from tunery.domain import Network
 from tunery.domain.request import CompileReport
+from tunery.testing.fake_blobs import FakeBlobs
 
 NOISE: dict[str, Callable[[Random], float]] = {
     "quiet": lambda rng: 1 + abs(rng.gauss(0, 0.01)),
@@ -243,3 +244,25 @@ def test_a_busy_second_moment_leaves_the_kernels(monkeypatch: pytest.MonkeyPatch
     assert first.slower
     found = asyncio.run(judge_again(cast("Any", machine), made, Expected(), first))
     assert (found.busy, found.speed, found.slower, found.reason) == (True, None, False, "")
+
+
+@pytest.mark.parametrize(("verdict", "again"), [((1.0, 2.0), 1), ((2.0, 1.0), 2), (None, 2)], ids=str)
+def test_the_same_file_is_not_judged_again_unless_it_was_slower_or_the_machine_busy(
+    verdict: Pair | None, again: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    async def counted(*_: object) -> Judged:
+        seen.append(1)
+        turns = [verdict] * 3 if verdict else []
+        return Judged(0.0, turns, 2, slower=bool(verdict) and verdict[0] > verdict[1], busy=not verdict)
+
+    async def device() -> Any:
+        return SimpleNamespace(fingerprint="f")
+
+    monkeypatch.setattr(judging, "judge", counted)
+    runtime = SimpleNamespace(blobs=FakeBlobs(), device=device, threads=2)
+    made = LinkedNetwork(CompileReport("n", "", 0, {}), Network("n", "n.onnx", "d", "", (), (), 0, "b"), "f" * 64)
+    found = [asyncio.run(judge_once(cast("Any", SimpleNamespace(runtime=runtime)), made, Expected())) for _ in "ab"]
+    assert len(seen) == again
+    assert found[0].speed == found[1].speed

@@ -129,6 +129,7 @@ def test_of_a_network_that_cannot_run_here_or_whole_there_it_is_said_why(
         return given[1]
 
     monkeypatch.setattr(compiling, "judge", wrong)
+    monkeypatch.setattr(compiling, "judge_once", wrong)
     monkeypatch.setattr(compiling, "mended", same)
     monkeypatch.setattr(compiling, "_kept", kept)
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)

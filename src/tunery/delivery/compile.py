@@ -14,7 +14,7 @@ from tunery._archive import extend_manifest
 from tunery._errors import CrashError, DialectError, EngineError, LostWorkerError, TuneryError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
-from tunery.delivery.judging import judge, judge_again
+from tunery.delivery.judging import judge, judge_again, judge_once
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.linking import LinkedNetwork, Linker
 from tunery.delivery.placing import divided, mended
@@ -135,7 +135,7 @@ async def _judged(
     """Return the model with what computes something else, or is slower, in ONNX Runtime, as far as that is allowed; all
     of it runs there only where nothing else helps."""
     work, name = linker.work, made.network.name
-    judged = await judge(work, made, theirs)
+    judged = await judge_once(work, made, theirs)
     if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
         raise WorkError(f"{name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
     if judged.wrong and onnxruntime != "never":

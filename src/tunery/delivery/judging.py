@@ -1,10 +1,12 @@
 """ONNX Runtime as the last rung of the ladder: it runs a network whole where what was compiled is slower or wrong."""
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from statistics import median
 
 from tunery._errors import (
@@ -138,6 +140,20 @@ async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
     return Judged(
         error, turns, work.runtime.threads, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=not turns
     )
+
+
+async def judge_once(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
+    """Return a network's verdict, that of before where the same file was found right and not slower on this device."""
+    runtime, network = work.runtime, made.network
+    versions, device = [version(name) for name in ("tunery", "onnxruntime")], await runtime.device()
+    file, sets = network.original or network.blob, (expected.given, len(expected.sets))
+    key = " ".join(map(str, ("judged", *versions, device.fingerprint, runtime.threads, made.blob, file, *sets)))
+    if (note := runtime.blobs.find(key)) is not None:
+        return Judged(**json.loads(runtime.blobs.get(note).read_text()))
+    judged = await judge(work, made, expected)
+    if judged.turns and not judged.slower:
+        runtime.blobs.remember(key, runtime.blobs.put(json.dumps(asdict(judged)).encode()))
+    return judged
 
 
 async def judge_again(work: Work, made: LinkedNetwork, expected: Expected, first: Judged) -> Judged:
