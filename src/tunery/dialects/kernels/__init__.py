@@ -11,6 +11,7 @@ opencl         the dialect of those in OpenCL
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -40,7 +41,7 @@ from tunery.dialects import (
 from tunery.dialects.configurations import candidate_of, configuration_of
 from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.kernel_tuner import FORMATS
-from tunery.dialects.kernels.specification import KernelSpecification, read_specification
+from tunery.dialects.kernels.specification import KernelSpecification, Program, read_specification
 from tunery.dialects.kernels.user_files import DIALECTS
 from tunery.domain import (
     Candidate,
@@ -108,21 +109,13 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
 
         with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
             try:
-                for text, function in _programs(kernel):
-                    self._build(kernel, text, function, kernel.default, target, Path(scratch) / "kernel")
+                for program in _programs(kernel):
+                    self._build(program, target, Path(scratch) / "kernel")
             except DialectError as error:
                 raise ModelError(f"{source!r}: {error}; mend the source") from error
 
     @abstractmethod
-    def _build(  # noqa: PLR0917 - what a build depends on
-        self,
-        kernel: KernelSpecification,
-        source: str,
-        function: str,
-        configuration: Mapping[str, Value],
-        target: Target,
-        path: Path,
-    ) -> None:
+    def _build(self, program: Program, target: Target, path: Path) -> None:
         """Write what `_load` takes of a configuration.
 
         Raises:
@@ -138,14 +131,7 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
         """
 
     @abstractmethod
-    def _write(
-        self,
-        output: Path,
-        network: Network,
-        kernel: KernelSpecification,
-        configuration: Mapping[str, Value],
-        target: Target,
-    ) -> None:
+    def _write(self, output: Path, network: Network, program: Program, target: Target) -> None:
         """Write a configuration that builds as a file with texts, which `load_network` takes."""
 
     @override
@@ -208,12 +194,9 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
         if candidate.body == _REFERENCE and kernel.reference.numpy:
             path.write_bytes(_FORMULA)
             return Built(candidate.key, path, "formula")
-        text, function, configuration = kernel.source, kernel.function, kernel.default
-        if candidate.body == _REFERENCE:
-            text, function = _programs(kernel)[-1]
-        else:
-            configuration = _allowed(kernel, candidate.body)
-        self._build(kernel, text, function, configuration, task.target, path)
+        is_reference = candidate.body == _REFERENCE
+        program = _programs(kernel)[-1] if is_reference else Program.of(kernel, _allowed(kernel, candidate.body))
+        self._build(program, task.target, path)
         return Built(candidate.key, path, f"library {digest(path.read_bytes())}")
 
     @override
@@ -264,7 +247,7 @@ class UsersKernels(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordW
         kernel = _specification(network.program)
         candidate = chosen.get(kernel.key)
         configuration = _allowed(kernel, candidate.body) if candidate else kernel.default
-        self._write(output, network, kernel, configuration, target)
+        self._write(output, network, Program.of(kernel, configuration), target)
         return Compiled(str(output), {kernel.key: candidate.key if candidate else None})
 
     @override
@@ -324,18 +307,10 @@ class KernelsDialect(UsersKernels, CrossCompiler):
         return Target(self.name, config_for(spec, device), threads)
 
     @override
-    def _build(
-        self,
-        kernel: KernelSpecification,
-        source: str,
-        function: str,
-        configuration: Mapping[str, Value],
-        target: Target,
-        path: Path,
-    ) -> None:
+    def _build(self, program: Program, target: Target, path: Path) -> None:
         from tunery.dialects.kernels.gcc import build, processor_of
 
-        build(kernel, source, function, configuration, processor_of(target.config), path)
+        build(program, processor_of(target.config), path)
 
     @override
     def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> "BuiltKernel":
@@ -344,17 +319,10 @@ class KernelsDialect(UsersKernels, CrossCompiler):
         return CKernel(kernel, path, device, threads)
 
     @override
-    def _write(
-        self,
-        output: Path,
-        network: Network,
-        kernel: KernelSpecification,
-        configuration: Mapping[str, Value],
-        target: Target,
-    ) -> None:
+    def _write(self, output: Path, network: Network, program: Program, target: Target) -> None:
         from tunery.dialects.kernels.delivery import write
 
-        write(output, network, kernel, configuration, target)
+        write(output, network, program, target)
 
     @override
     def load_network(self, archive: Archive, threads: int | None = None) -> CompiledNetwork:
@@ -368,12 +336,12 @@ def _specification(program: str) -> KernelSpecification:
     return read_specification(program)
 
 
-def _programs(kernel: KernelSpecification) -> list[tuple[str, str]]:
-    """Return what is built of a kernel: its source and function, and those of a reference in C, if it has one."""
-    reference = kernel.reference
-    return [(kernel.source, kernel.function)] + (
-        [(reference.source, reference.function or kernel.function)] if reference.source else []
-    )
+def _programs(kernel: KernelSpecification) -> list[Program]:
+    """Return what is built of a kernel: itself under its default, and its reference in C, if it has one."""
+    reference, programs = kernel.reference, [Program.of(kernel, kernel.default)]
+    if reference.source:
+        programs.append(replace(programs[0], source=reference.source, function=reference.function or kernel.function))
+    return programs
 
 
 def _allowed(kernel: KernelSpecification, body: str) -> dict[str, Value]:

@@ -109,7 +109,6 @@ class Arguments:
         self._first = ctypes.addressof(ctypes.c_char.from_buffer(self.sets))
 
     def address(self, number: int, first: int) -> int:
-        """Return where an argument is in a set, 0 for a number."""
         array, place = self.guarded[number], self.places[number] if self.places else None
         if first != GUARDED and place is not None:
             return self._first + first * self.stride + place

@@ -64,7 +64,6 @@ class GuardedArray:
         self._array[...] = values
 
     def check(self) -> None:
-        """Check that nothing was written beside the array."""
         if (self._before != _KNOWN).any() or (self._behind != _KNOWN).any():
             raise DialectError(f"the kernel has written outside of its argument {self._name}")
 
@@ -110,7 +109,6 @@ class ArgumentSets:
         self._filled = max(self._filled, count)
 
     def array(self, name: str, number: int) -> Array:
-        """Return one set's array."""
         return np.asarray(self._rows(name)[number].reshape(self._parts[name][1].shape))
 
     def _rows(self, name: str) -> Array:

@@ -6,7 +6,7 @@ import math
 import platform
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,23 +16,21 @@ from tunery._archive import Archive, ArchiveError, new_archive
 from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
-from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels._child import load_openmp
-from tunery.dialects.kernels.gcc import build, flags, macros, processor_of
-from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, read_specification
+from tunery.dialects.kernels.gcc import build, flags, processor_of
+from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, Program, read_specification
 from tunery.domain import Network, Target, TensorSpec
 
 _FORMAT = "kernels-1"
 MADE_BY = "made by tunery"
 
 
-def write(
-    output: Path, network: Network, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target
-) -> None:
+def write(output: Path, network: Network, program: Program, target: Target) -> None:
     """Build a configuration and write it with its texts."""
+    kernel, configuration = program.kernel, program.configuration
     processor = processor_of(target.config)
     parts = {
-        "kernel.c": source_text(kernel, configuration),
+        "kernel.c": source_text(program),
         "kernel.h": header_text(kernel),
         "kernel.json": json.dumps(
             {"made by": "tunery", "function": kernel.function, "parameters": dict(configuration),
@@ -43,7 +41,7 @@ def write(
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
         library = Path(scratch) / "kernel.so"
-        build(kernel, kernel.source, kernel.function, configuration, processor, library)
+        build(program, processor, library)
         with replacing(output) as part, new_archive(part) as archive:
             for name, text in parts.items():
                 with archive.member(name) as member:
@@ -56,12 +54,9 @@ def write(
             })  # fmt: skip
 
 
-def source_text(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> str:
+def source_text(program: Program) -> str:
     """Return the author's source under the parameters that were found best."""
-    return (
-        f"/* {kernel.function}, tuned; {MADE_BY} */\n#include <stdint.h>\n"
-        f"{macros(kernel.problem, configuration)}\n{kernel.source}"
-    )
+    return f"/* {program.function}, tuned; {MADE_BY} */\n#include <stdint.h>\n{program.macros}\n{program.source}"
 
 
 def header_text(kernel: KernelSpecification) -> str:

@@ -36,7 +36,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in
 
 
 def check_formula(text: str, arrays: Sequence[str], constants: Mapping[str, Value]) -> None:
-    """Check a formula without its arrays."""
     _check(tree(text), text, {*arrays, *constants})
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from tunery._errors import DialectError, TargetError
 from tunery._sandbox import run
-from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification
+from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification, Program
 from tunery.domain.closed_target import closed
 
 _FLAGS = ("-O3", "-fopenmp")
@@ -69,7 +68,6 @@ def version(gcc: str = "gcc") -> str:
 
 @cache
 def native_processor() -> str:
-    """Return what gcc calls this processor."""
     if not version():
         raise TargetError("kernels in C are built by gcc, which is not installed; install it, for example as `gcc`")
     done = subprocess.run(["gcc", "-march=native", "-Q", "--help=target"], capture_output=True, text=True, check=False)
@@ -120,34 +118,17 @@ def _has_library(gcc: str) -> bool:
     return "/" in done.stdout
 
 
-def macros(problem: Mapping[str, Value], configuration: Mapping[str, Value]) -> str:
-    lines = [f"#define {name} {_literal(value)}\n" for name, value in {**problem, **configuration}.items()]
-    return "".join(lines)
-
-
-def _literal(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    return f"({value})" if not isinstance(value, str) and value < 0 else str(value)
-
-
 def flags(kernel: KernelSpecification, processor: Processor) -> list[str]:
     return [*_FLAGS, *processor_flags(processor), *kernel.flags]
 
 
-def build(  # noqa: PLR0917 - what a build depends on
-    kernel: KernelSpecification,
-    source: str,
-    function: str,
-    configuration: Mapping[str, Value],
-    processor: Processor,
-    path: Path,
-) -> None:
+def build(program: Program, processor: Processor, path: Path) -> None:
     """Build a shared library with the entry `tunery_run`."""
+    kernel, function = program.kernel, program.function
     defined(processor)
     values = [_argument(place, one) for place, one in enumerate(kernel.arguments)]
     text = (
-        f'{_ENTRY}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'
+        f'{_ENTRY}{program.macros}#line 1 "{function}.c"\n{program.source}\n'
         f'#line 1 "its call"\n{_CALL.format(function=function, arguments=", ".join(values))}'
     )
     with tempfile.TemporaryDirectory(prefix="gcc-", dir=path.parent) as scratch:

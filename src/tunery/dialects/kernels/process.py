@@ -74,7 +74,6 @@ def _starter(code: str, more: tuple[tuple[str, str], ...], owner: int) -> Starte
 def start(
     code: str, threads: int, words: Sequence[object], files: Sequence[int], more: Mapping[str, str]
 ) -> tuple[socket.socket, int]:
-    """Start a process that serves such code, of the words and files that it takes."""
     for is_last in (False, True):
         try:
             return _starter(code, tuple(more.items()), os.getpid()).start(threads, words, files)
@@ -177,7 +176,6 @@ class KernelProcess:
 
 
 def end(wire: socket.socket, process: int) -> None:
-    """End a process that was started here."""
     wire.close()
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, signal.SIGKILL)

@@ -111,7 +111,6 @@ class KernelSpecification:
 
     @cached_property
     def space(self) -> ConfigurationSpace:
-        """Its configurations."""
         parsed = [parse(text, self.parameters, self.problem) for text in self.restrictions]
         return ConfigurationSpace(self.parameters, parsed)
 
@@ -149,7 +148,6 @@ _ADAPTER: TypeAdapter[KernelSpecification] = TypeAdapter(KernelSpecification)
 
 
 def read_specification(text: str) -> KernelSpecification:
-    """Return the specification that `KernelSpecification.text` was."""
     import json
 
     try:
@@ -172,15 +170,41 @@ def decoded(text: str) -> Array:
 
 
 def evaluated(text: str | int, constants: Mapping[str, Value]) -> Value:
-    """Return the value of an expression of constants."""
     return text if isinstance(text, int) else parse(text, (), constants)({})
 
 
 def extent(text: str | int, constants: Mapping[str, Value], what: str) -> int:
-    """Return a size of an array."""
     value = evaluated(text, constants)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ExpressionError(f"{what} is {value!r:.40}, and should be a whole number from 1 on")
     return value
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is compiled of a kernel: its source and function, or those of its reference, under a configuration."""
+
+    kernel: KernelSpecification
+    configuration: Mapping[str, Value]
+    source: str
+    function: str
+
+    @classmethod
+    def of(cls, kernel: KernelSpecification, configuration: Mapping[str, Value]) -> "Program":
+        return cls(kernel, configuration, kernel.source, kernel.function)
+
+    @property
+    def macros(self) -> str:
+        return macros({**self.kernel.problem, **self.configuration})
+
+
+def macros(values: Mapping[str, Value]) -> str:
+    return "".join(f"#define {name} {_literal(value)}\n" for name, value in values.items())
+
+
+def _literal(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"({value})" if not isinstance(value, str) and value < 0 else str(value)

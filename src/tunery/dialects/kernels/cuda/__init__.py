@@ -4,11 +4,7 @@ compilation    builds one; arrays, kernel: runs it on the GPU's stream
 """
 
 import importlib.util
-import json
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -18,18 +14,15 @@ from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.cuda.driver import connect, find, no_library
 from tunery.dialects import Built, Kernel
-from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
-from tunery.dialects.kernels.launched import LaunchedDialect
-from tunery.dialects.kernels.launched.sizes import Sizes
-from tunery.dialects.kernels.specification import KernelSpecification
+from tunery.dialects.kernels.launched import Launched, LaunchedDialect, looked
+from tunery.dialects.kernels.specification import KernelSpecification, Program
 from tunery.domain import Check, CheckState, Target, Task
 from tunery.domain.closed_target import read_target
 
 _BUILD = "1"
 """Counts changes of how a configuration becomes a kernel."""
 _EXAMPLE = '{"kind": "cuda", "arch": "sm_90"}'
-_LOOK_S = 60.0
 
 
 class CudaDialect(LaunchedDialect):
@@ -56,11 +49,8 @@ class CudaDialect(LaunchedDialect):
             "try: print(find().name, find().arch, 'driver', find().driver)\n"
             "except DialectError as error: raise SystemExit(str(error))"
         )
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
-            )
-        except subprocess.TimeoutExpired:
+        done = looked(look)
+        if done is None:
             return (Check("CUDA", CheckState.WARN, "no answer of the driver", "look at `nvidia-smi`"),)
         if done.returncode or not done.stdout.strip():
             why = done.stderr.strip().splitlines()[-1:] or ["the driver does not answer"]
@@ -80,18 +70,10 @@ class CudaDialect(LaunchedDialect):
         return Target(self.name, config, threads)
 
     @override
-    def _build(
-        self,
-        kernel: KernelSpecification,
-        source: str,
-        function: str,
-        configuration: Mapping[str, Value],
-        target: Target,
-        path: Path,
-    ) -> None:
+    def _compiled(self, program: Program, target: Target) -> Launched:
         from tunery.dialects.kernels.cuda.compilation import build
 
-        path.write_text(json.dumps(asdict(build(kernel, source, function, configuration, target.config["arch"]))))
+        return build(program, target.config["arch"])
 
     @override
     def load(self, task: Task, built: Built, device: Device) -> Kernel:
@@ -114,16 +96,9 @@ class CudaDialect(LaunchedDialect):
         return CudaKernel(kernel, compiled, device)
 
     @override
-    def _launch(self, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target) -> Sizes:
-        from tunery.dialects.kernels.cuda.compilation import build
-
-        return build(kernel, kernel.source, kernel.function, configuration, target.config["arch"]).launch
-
-    @override
-    def _rebuilt(self, kernel: KernelSpecification, configuration: Mapping[str, Value], threads: int) -> BuiltKernel:
+    def _rebuilt(self, program: Program, threads: int) -> BuiltKernel:
         from tunery.devices.cuda.device import CudaDevice
         from tunery.dialects.kernels.cuda.compilation import build
         from tunery.dialects.kernels.cuda.kernel import CudaKernel
 
-        compiled = build(kernel, kernel.source, kernel.function, configuration, find().arch)
-        return CudaKernel(kernel, compiled, CudaDevice())
+        return CudaKernel(program.kernel, build(program, find().arch), CudaDevice())

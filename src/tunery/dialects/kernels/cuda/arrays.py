@@ -80,7 +80,6 @@ class GpuArray:
         self._to.wait()
 
     def check(self) -> None:
-        """Check that nothing was written beside the array."""
         if any((self._read(place, size) != _KNOWN).any() for place, size in self._zones):
             raise DialectError(f"the kernel has written outside of its argument {self._name}")
 

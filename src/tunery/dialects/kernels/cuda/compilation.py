@@ -4,7 +4,6 @@ import base64
 import math
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,11 +11,10 @@ from typing import Any
 from tunery._errors import DialectError
 from tunery._sandbox import call_confined
 from tunery.devices.cuda.driver import no_library
-from tunery.dialects.configurations.expressions import Value
-from tunery.dialects.kernels.gcc import macros
+from tunery.dialects.kernels.launched import Launched
 from tunery.dialects.kernels.launched.headers import headers
 from tunery.dialects.kernels.launched.sizes import Sizes, sizes
-from tunery.dialects.kernels.specification import KernelSpecification
+from tunery.dialects.kernels.specification import KernelSpecification, Program
 
 _MOST_THREADS = 1024
 _MOST_ALONG = (1024, 1024, 64)
@@ -69,13 +67,12 @@ _ASSERTION = re.compile(r'static assertion failed with "(.*)"')
 
 
 @dataclass(frozen=True)
-class CudaBinary:
-    """A kernel as machine code for `arch`, in base 64, the name that it has there, and how it is launched."""
+class CudaBinary(Launched):
+    """A kernel as machine code for `arch`, in base 64, and the name that it has there."""
 
     code: str
     symbol: str
     arch: str
-    launch: Sizes
 
 
 @cache
@@ -90,18 +87,17 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
-def build(
-    kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value], arch: str
-) -> CudaBinary:
+def build(program: Program, arch: str) -> CudaBinary:
     """Compile a configuration for a kind of GPU."""
-    launch = _checked(sizes(kernel, configuration))
+    kernel, source, function = program.kernel, program.source, program.function
+    launch = _checked(sizes(kernel, program.configuration))
     text = (
-        f'{_CHECK}{headers(source)}{macros(kernel.problem, configuration)}#line 1 "{function}.cu"\n{source}\n'
+        f'{_CHECK}{headers(source)}{program.macros}#line 1 "{function}.cu"\n{source}\n'
         f'#line 1 "its arguments"\n{_arguments(kernel, function)}'
     )
     options = [f"-arch={arch}", "-w", *_includes(source), *kernel.flags]
     code, symbol = _compiled(text, function, options)
-    return CudaBinary(base64.b64encode(code).decode(), symbol, arch, launch)
+    return CudaBinary(launch, base64.b64encode(code).decode(), symbol, arch)
 
 
 def _includes(source: str) -> list[str]:

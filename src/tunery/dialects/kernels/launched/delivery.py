@@ -1,7 +1,7 @@
 """A tuned kernel for a device as a file: its source under its parameters, and a header for programs that launch it."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from typing_extensions import override
@@ -10,26 +10,19 @@ from tunery._archive import Archive, ArchiveError, new_archive
 from tunery._errors import DeviceLostError, DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
-from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.delivery import MADE_BY, members, shapes_text
-from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.launched.headers import headers
 from tunery.dialects.kernels.launched.sizes import Sizes
-from tunery.dialects.kernels.specification import KernelSpecification, read_specification
+from tunery.dialects.kernels.specification import KernelSpecification, Program, read_specification
 from tunery.domain import Network, Target, TensorSpec
 
 
 def write_archive(  # noqa: PLR0917 - what a file is made of
-    output: Path,
-    network: Network,
-    kernel: KernelSpecification,
-    configuration: Mapping[str, Value],
-    target: Target,
-    launch: Sizes,
-    ending: str,
+    output: Path, network: Network, program: Program, target: Target, launch: Sizes, ending: str
 ) -> None:
     """Write a configuration with its texts; it is known to build."""
+    kernel, configuration = program.kernel, program.configuration
     told = {
         "made by": "tunery", "function": kernel.function, "parameters": dict(configuration),
         "problem": dict(kernel.problem), "flags": list(kernel.flags),
@@ -37,7 +30,7 @@ def write_archive(  # noqa: PLR0917 - what a file is made of
         "global size": list(launch.whole), "local size": list(launch.group or ()),
         **({"shared bytes": launch.shared} if launch.shared else {}),
     }  # fmt: skip
-    parameters = f"{headers(kernel.source)}{macros(kernel.problem, configuration)}"
+    parameters = f"{headers(kernel.source)}{program.macros}"
     source = f"/* {kernel.function}, tuned; {MADE_BY} */\n{parameters}\n{kernel.source}"
     texts = (source, _header(kernel, launch), json.dumps(told, indent=2) + "\n")
     with replacing(output) as part, new_archive(part) as archive:
@@ -71,7 +64,7 @@ class LaunchedNetwork(CompiledNetwork):
 
     def __init__(
         self, archive: Archive, threads: int | None,
-        build: Callable[[KernelSpecification, Mapping[str, Value], int], BuiltKernel],
+        build: Callable[[Program, int], BuiltKernel],
     ) -> None:  # fmt: skip
         from tunery.dialects._loaded import thread_count
 
@@ -82,7 +75,7 @@ class LaunchedNetwork(CompiledNetwork):
         configuration = dict(manifest["parameters"])
         self.threads = thread_count(threads, manifest["threads"])
         try:
-            self._loaded = build(kernel, configuration, self.threads)
+            self._loaded = build(Program.of(kernel, configuration), self.threads)
         except DialectError as error:
             raise UsageError(f"{archive.path} cannot be run here: {error}") from error
         self._names = [one.name for one in kernel.inputs]

@@ -5,10 +5,7 @@ program    builds one, and calls it in processes of its own (`_opencl_child`)
 
 import importlib.util
 import json
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -17,16 +14,13 @@ from typing_extensions import override
 from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, find, no_library
-from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
-from tunery.dialects.kernels.launched import LaunchedDialect
-from tunery.dialects.kernels.launched.sizes import Sizes
-from tunery.dialects.kernels.specification import KernelSpecification
+from tunery.dialects.kernels.launched import Launched, LaunchedDialect, looked
+from tunery.dialects.kernels.specification import KernelSpecification, Program
 from tunery.domain import Check, CheckState, Environment, Target
 
 _BUILD = "2"
 """Counts changes of how a configuration becomes a kernel."""
-_LOOK_S = 60.0
 
 
 class OpenClDialect(LaunchedDialect):
@@ -54,14 +48,8 @@ class OpenClDialect(LaunchedDialect):
     def doctor(self) -> Iterable[Check]:
         if importlib.util.find_spec("pyopencl") is None:
             return (Check("OpenCL", CheckState.ABSENT, "not there (needed for kernels in OpenCL)", no_library()),)
-        look = "from tunery.devices.opencl.platform import find; print(find().name)"
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
-            )
-            found = done.stdout.strip() if done.returncode == 0 else ""
-        except subprocess.TimeoutExpired:
-            found = ""
+        done = looked("from tunery.devices.opencl.platform import find; print(find().name)")
+        found = done.stdout.strip() if done and done.returncode == 0 else ""
         if not found:
             return (Check("OpenCL", CheckState.ABSENT, "no device (needed for kernels in OpenCL)", NO_PLATFORM),)
         return (Check("OpenCL", CheckState.OK, f"{found}, for kernels in OpenCL"),)
@@ -84,18 +72,10 @@ class OpenClDialect(LaunchedDialect):
         return Target(self.name, here, threads)
 
     @override
-    def _build(
-        self,
-        kernel: KernelSpecification,
-        source: str,
-        function: str,
-        configuration: Mapping[str, Value],
-        target: Target,
-        path: Path,
-    ) -> None:
+    def _compiled(self, program: Program, target: Target) -> Launched:
         from tunery.dialects.kernels.opencl.program import build
 
-        path.write_text(json.dumps(asdict(build(kernel, source, function, configuration))))
+        return build(program)
 
     @override
     def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> BuiltKernel:
@@ -105,13 +85,7 @@ class OpenClDialect(LaunchedDialect):
         return OpenClKernel(kernel, program, threads)
 
     @override
-    def _launch(self, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target) -> Sizes:
-        from tunery.dialects.kernels.opencl.program import build
-
-        return build(kernel, kernel.source, kernel.function, configuration).launch
-
-    @override
-    def _rebuilt(self, kernel: KernelSpecification, configuration: Mapping[str, Value], threads: int) -> BuiltKernel:
+    def _rebuilt(self, program: Program, threads: int) -> BuiltKernel:
         from tunery.dialects.kernels.opencl.program import OpenClKernel, build
 
-        return OpenClKernel(kernel, build(kernel, kernel.source, kernel.function, configuration), threads)
+        return OpenClKernel(program.kernel, build(program), threads)

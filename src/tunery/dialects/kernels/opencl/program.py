@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,13 +20,12 @@ import numpy as np
 
 from tunery._errors import DialectError, brief
 from tunery.devices.opencl.platform import find
-from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels._child import CODE
-from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.kernel import ProcessKernel
-from tunery.dialects.kernels.launched.sizes import Sizes, sizes
+from tunery.dialects.kernels.launched import Launched
+from tunery.dialects.kernels.launched.sizes import sizes
 from tunery.dialects.kernels.process import PROGRAM, end, has_ended, readable, start
-from tunery.dialects.kernels.specification import Argument, KernelSpecification
+from tunery.dialects.kernels.specification import Argument, KernelSpecification, Program
 from tunery.domain import digest
 
 _TYPES = {
@@ -42,13 +41,12 @@ _ERROR = re.compile(r"(?:\.cl:(\d+):\d+: )?(?:fatal )?error: (?:\S*\.cl:(\d+):\d
 
 
 @dataclass(frozen=True)
-class OpenClProgram:
-    """A program that compiles, and how it is launched."""
+class OpenClProgram(Launched):
+    """A program that compiles."""
 
     source: str
     function: str
     options: tuple[str, ...]
-    launch: Sizes
 
 
 class _Driver:
@@ -153,11 +151,12 @@ def _driver_of(owner: int) -> _Driver:  # noqa: ARG001 - a process that was fork
     return _Driver()
 
 
-def build(kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value]) -> OpenClProgram:
+def build(configured: Program) -> OpenClProgram:
     """Compile a program for the device, and return what makes it again: the same each time, as a binary is not."""
-    text = f"{macros(kernel.problem, configuration)}#line 1\n{source}\n"
+    kernel, function = configured.kernel, configured.function
+    text = f"{configured.macros}#line 1\n{configured.source}\n"
     options = (*kernel.flags, "-cl-kernel-arg-info", "-w")
-    program = OpenClProgram(text, function, options, sizes(kernel, configuration))
+    program = OpenClProgram(sizes(kernel, configured.configuration), text, function, options)
     said = _driver_of(os.getpid()).compile(program)
     if "log" in said:
         raise DialectError(f"OpenCL refuses {function}: {_errors(said['log']) or brief(said['log'])}")
