@@ -209,8 +209,10 @@ def _middle(specimen: Specimen, degree: int, shared: Sequence[Pass], alone: Sequ
         usual = _medians([_latencies(specimen, one.measurements) for one in (before, after)])
         gain = (before.wall_s + after.wall_s) / done.wall_s
         found.append(point(specimen.kind, degree, _latencies(specimen, done.measurements), usual, gain))
-    deviation, tau, gain = (median(getattr(one, name) for one in found) for name in ("deviation", "tau", "gain"))
-    return SharingPoint(specimen.kind, degree, deviation, tau, gain)
+    return SharingPoint(
+        specimen.kind, degree, median(one.deviation for one in found), median(one.tau for one in found),
+        median(one.gain for one in found),
+    )  # fmt: skip
 
 
 def _medians(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:

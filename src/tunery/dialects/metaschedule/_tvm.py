@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
+from tunery._errors import DialectError
 from tunery._processor import granted_cores
 from tunery.domain.closed_target import closed
 
@@ -79,6 +80,15 @@ finally:
         gc.enable()
 
 
+def replaceable(owner: Any, name: str, *parameters: str) -> Any:
+    """Return a function of another library whose place ours takes, if it takes what we know it to take."""
+    function = getattr(owner, name, None)
+    if function is None or tuple(inspect.signature(function).parameters)[: len(parameters)] != parameters:
+        whose = f"{getattr(owner, '__name__', owner)}.{name}"
+        raise DialectError(f"{whose} is not the function that tunery knows; install the versions that tunery requires")
+    return function
+
+
 FIELDS = ("kind", "mcpu", "mtriple", "mattr", "num-cores", "opt-level", "vector-width", "unswitch")
 """What the description of a target holds."""
 # Level 2 leaves "am I in the padding?" inside the loop over channels, as masked loads from beyond the array. Where that
@@ -106,4 +116,4 @@ def _register(module: str) -> None:
         importlib.import_module(module)
 
 
-__all__ = ["FIELDS", "meta_schedule", "open_target", "relax", "tvm", "tvm_ffi"]
+__all__ = ["FIELDS", "meta_schedule", "open_target", "relax", "replaceable", "tvm", "tvm_ffi"]

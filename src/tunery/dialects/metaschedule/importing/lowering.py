@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from tunery._errors import DialectError, tells_of_memory
-from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule._tvm import relax, replaceable, tvm
 from tunery.dialects.metaschedule.importing.canonical import restore_clips, scale_and_shift
 from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.halves import has_halves, in_single
@@ -144,7 +144,8 @@ def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment
     """
     from tvm.relax.frontend.onnx import from_onnx
 
-    check, onnx.checker.check_model = onnx.checker.check_model, lambda _: None
+    check = replaceable(onnx.checker, "check_model", "model")
+    onnx.checker.check_model = lambda model: None  # noqa: ARG005 - its name is part of what is replaced
     try:
         # Of an operator that it does not take it prints the whole expression.
         with tvm_target(target), own_operators(segments), redirect_stdout(StringIO()):

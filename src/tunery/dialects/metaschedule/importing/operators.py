@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx.external_data_helper import uses_external_data
 
-from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule._tvm import relax, replaceable, tvm
 from tunery.dialects.metaschedule.importing.integers import four_bits, quantised
 from tunery.dialects.metaschedule.importing.mapped import tensor_of
 from tunery.dialects.metaschedule.importing.rules import (
@@ -31,15 +31,17 @@ def own_operators(segments: Sequence[Segment] = ()) -> Iterator[None]:
     """Have TVM's ONNX importer use our own rules, also for calls of `segments`, until the context ends."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    theirs = onnx_frontend._get_convert_map
     importer: Any = onnx_frontend.ONNXGraphImporter
-    read = importer._parse_array
+    theirs = replaceable(onnx_frontend, "_get_convert_map")
+    read = replaceable(importer, "_parse_array", "self", "tensor_proto")
     own = {**_RULES, OPERATOR: _segment_call(segments), quantised.PRODUCT: quantised.product}
     rules = {**theirs(), **{name: _converter(rule) for name, rule in own.items()}}
     rules |= {name: _where_it_applies(rule, rules[name]) for name, rule in _SPECIAL_RULES.items()}
     rules |= {name: _bounded_pool(name, rules[name]) for name in ("MaxPool", "GlobalMaxPool")}
     onnx_frontend._get_convert_map = lambda: rules
-    importer._parse_array = lambda self, tensor: tensor_of(tensor) if uses_external_data(tensor) else read(self, tensor)
+    importer._parse_array = lambda self, tensor_proto: (
+        tensor_of(tensor_proto) if uses_external_data(tensor_proto) else read(self, tensor_proto)
+    )
     try:
         yield
     finally:
