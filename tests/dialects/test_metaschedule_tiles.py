@@ -325,6 +325,15 @@ def test_they_are_looked_at_first_and_need_no_cost_model(dialect: Dialect, targe
     assert not set(known[:2]) & set(rest)
 
 
+def test_where_nothing_is_padded_nothing_is_copied(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    copies = {}
+    for case in ("pointwise", "taps"):
+        tasks = dialect.extract(network_of([case], tmp_path), target)
+        [task] = [task for task in tasks if task.workload.kind == "conv2d"]
+        copies[case] = len(product_of(variants(task).found[TILES].module).parts.before)
+    assert copies == {"pointwise": 0, "taps": 1}
+
+
 def test_packed_weights_are_found_again() -> None:
     rng = np.random.default_rng(4)
     for shape, batches, groups in (((37, 100), 1, 1), ((3, 3, 6, 40), 1, 4), ((2, 5, 24, 41), 10, 1)):
