@@ -1,6 +1,6 @@
 """Sums of products from register tiles: right for every tile and edge, without a touch beyond any array."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -251,10 +251,21 @@ def test_products_are_right(number: int, processor: str, dialect: Dialect, netwo
         np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=0)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Have parallel loops run on their caller: a fork has no other threads."""
+    configure = tvm_ffi.get_global_func("runtime.config_threadpool")
+    configure(1, 1)
+    yield
+    configure(1, 0)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("processor", ["native", "x86-64-v3"])
 def test_depthwise_designs_touch_nothing_beyond_their_arrays(processor: str, dialect: Dialect, tmp_path: Path) -> None:
-    cases = [name for name in CASES if name.startswith("each channel")]
+    # Of what is left for after a tile TVM takes arrays to be aligned, which guarded ones are not.
+    cases = [name for name, (_, [*_, last]) in CASES.items() if name.startswith("each channel") and last[0] != "Abs"]
     tasks = dialect.extract(network_of(cases, tmp_path), dialect.resolve_target(processor, 2))
     depthwise = [task for task in tasks if TILES in variants(task).found]
     assert len(depthwise) == len(cases)
