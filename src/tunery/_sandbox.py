@@ -88,6 +88,14 @@ def enter(readable: "Iterable[_Path]", writable: "Iterable[_Path]" = (), *groups
     _confine((*SYSTEM, *readable), writable, groups)
 
 
+def keep_to_files(readable: "Iterable[_Path]", writable: "Iterable[_Path]") -> None:
+    """Confine this thread, and what it starts, to files: what needs calls of a device's own cannot be kept further."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(38, 1, 0, 0, 0)
+    if (version := landlock_version()) > 0:
+        _keep_to(libc, version, (*SYSTEM, *readable), writable)
+
+
 def call_confined(
     call: "Callable[[], T]", readable: "Iterable[_Path]", writable: "Iterable[_Path]" = (), *groups: int,
     process_group: int = 0,

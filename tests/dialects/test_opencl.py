@@ -290,10 +290,16 @@ __kernel void square(__global const float *x, __global float *y) {{
 def test_a_driver_of_another_place_may_open_what_it_needs(tmp_path: Path) -> None:
     for driver in Path("/etc/OpenCL/vendors").glob("*.icd"):
         (tmp_path / driver.name).write_text(driver.read_text())
-    code = "from tunery.devices.opencl.platform import find; print(find().name)"
-    environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    square = "__kernel void square(__global const float *x, __global float *y) { y[get_global_id(0)] = 7; }"
+    path = written(tmp_path, square, SQUARE_FILE)
+    code = (
+        "import sys, pathlib; from test_opencl import run_once; "
+        "print(run_once(*map(pathlib.Path, sys.argv[1:])).outputs()[0][0])"
+    )
+    environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, path, tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "7.0\n", done.stderr
 
 
 CALLS = """

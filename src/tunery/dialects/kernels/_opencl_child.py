@@ -43,7 +43,9 @@ def serve(sandbox: ModuleType) -> "_child.Serve":
         def enter(*groups: int, write: bool = True) -> None:
             if kept:
                 sandbox.enter([_VENDORS, cache.parent, *readable], [cache] if write else [], *groups)
-            elif write:  # a driver of a GPU takes addresses for all of its memory
+            elif not write:
+                sandbox.keep_to_files([_VENDORS, cache.parent, *readable], [cache])
+            else:  # a driver of a GPU takes addresses for all of its memory
                 resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
 
         if task == "run":
@@ -54,7 +56,10 @@ def serve(sandbox: ModuleType) -> "_child.Serve":
             resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
             resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
         enter(sandbox.FILES, sandbox.PROGRAMS)
-        (_link if task == "link" else _compile)(_Device(int(number)), channel)
+        device = _Device(int(number))
+        if not kept:
+            enter(write=False)
+        (_link if task == "link" else _compile)(device, channel)
 
     return begin
 

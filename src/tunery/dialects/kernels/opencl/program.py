@@ -64,6 +64,8 @@ class _Driver:
         if self.found.is_confined and (linker := shutil.which("ld")):
             self.variables["COMPILER_PATH"] = str(self._directory)
             self._write_linker(linker)
+        else:
+            self.variables["PATH"] = os.environ.get("PATH", os.defpath)
 
     def _write_linker(self, linker: str) -> None:
         """Have a kernel's library require another one, without which PoCL cannot load it where it was linked."""
