@@ -95,7 +95,7 @@ ONLY = {
 HEAVY = {
     "tvm": ("dialects/metaschedule/",),
     "tvm_ffi": ("dialects/metaschedule/",),
-    "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/comparing/torch_contestants.py", "torch.py"),
+    "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/comparing/contestants.py", "torch.py"),
     "cryptography": ("delivery/files/",),
     "cuda": ("devices/cuda/", "dialects/kernels/cuda/"),
     "fastapi": ("web/",),

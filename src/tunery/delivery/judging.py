@@ -104,9 +104,7 @@ class Judged:
 async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
     """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few.
 
-    While others use the machine, a kernel of several threads waits in each parallel region for the one that does not
-    run, which hits the two unequally. So turns that others disturbed do not count. If too few are left, nothing is
-    said of its speed.
+    Turns that others disturbed do not count: that hits the two unequally. If too few are left, it is `busy`.
     """
     network = made.network
     if work.runtime.foreign is not None:
@@ -159,8 +157,7 @@ async def judge_once(work: Work, made: LinkedNetwork, expected: Expected) -> Jud
 async def judge_again(work: Work, made: LinkedNetwork, expected: Expected, first: Judged) -> Judged:
     """Return the verdict on a network that was slower once, by another moment as well, and a third if these disagree.
 
-    What slows down one moment slows all its turns: they agree, and are wrong together. Unless another was quiet enough,
-    nothing is said.
+    What slows down one moment slows all its turns: they agree, and are wrong together.
     """
     moments = [first]
     while len(moments) < 2 or (moments[0].slower != moments[-1].slower and len(moments) < 3):
@@ -174,7 +171,6 @@ async def judge_again(work: Work, made: LinkedNetwork, expected: Expected, first
 
 
 async def _error_of(contestants: Contestants, network: str, expected: ExpectedSet) -> float:
-    """Return how far a compiled network's outputs are from what is right."""
     try:
         ours: list[Output] = await contestants.ask(_OURS, "outputs", expected.number)
     except (BlobError, TemporaryDirectoryError, LostWorkerError):  # of the host
@@ -190,7 +186,6 @@ async def _error_of(contestants: Contestants, network: str, expected: ExpectedSe
 
 
 async def is_right(work: Work, made: LinkedNetwork, expected: Expected) -> bool:
-    """Return whether a compiled network computes what ONNX Runtime does."""
     async with work.stage("check", Role.MEASURER):
         contestants = Contestants.start(work.runtime, made.network, {_OURS: made.blob}, expected)
         try:
@@ -231,8 +226,6 @@ async def time_in_turns(
 def is_slower(turns: Sequence[Pair]) -> bool:
     """Return whether the first of both is slower by more than chance, by the median of the turns' ratios.
 
-    One turn in which it happened to be faster is no excuse: others on the machine slow down now the one, now the other.
-
     >>> is_slower([(2.0, 1.0), (0.9, 1.0), (1.1, 1.0)]), is_slower([(2.0, 1.0), (0.9, 1.0), (1.0, 1.0)])
     (True, False)
     """
@@ -240,12 +233,9 @@ def is_slower(turns: Sequence[Pair]) -> bool:
 
 
 def _are_decided(turns: Sequence[Pair]) -> bool:
-    """Return whether more turns would hardly change the verdict.
-
-    All turns agree by far, or a 95 % confidence interval is on one side of chance: that of the ratios' geometric mean,
-    by Student's t, or that of their median, which takes six turns and bears some that are far off. As each turn is
-    looked at, the verdict is wrong more often than that says, on a noisy machine. That it is slower takes a narrow one.
-    """
+    """Return whether more turns would hardly change the verdict: all are faster by far, or a 95 % confidence interval
+    is on one side of chance: that of the mean, or that of the median, which takes six turns and bears some that are far
+    off. That it is slower takes a narrow one."""
     ratios = ratios_of(turns)
     intervals = [mean_interval(ratios), median_interval(ratios) or (0.0, math.inf)]
     if max(ratios) < 1 / _CLEAR or any(high < _CHANCE for _, high in intervals):

@@ -41,9 +41,8 @@ _MOST_ENDS = 150
 async def mended(linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected) -> tuple[LinkedNetwork, Judged]:
     """Return a network with the operators at fault in ONNX Runtime, and what it is like; or the one that was given.
 
-    First each operator is tried on what ONNX Runtime gives it. If all are right so, it is the compiler's work on
-    several of them: then the first node is looked for up to which the network must be left to ONNX Runtime. What helps
-    is stored, so that nobody tunes these operators. What was an accident is right the second time.
+    First each operator is tried on what ONNX Runtime gives it. If all are right so, the first node is looked for up to
+    which the network must be left to it. What helps is stored. What was an accident is right the second time.
     """
     imported, began, tried, first = await linker.work.model(), time.monotonic(), made, judged
     for _ in range(_ROUNDS):
@@ -131,11 +130,8 @@ def parts_to_hand_over(
 def _ours(
     nodes: Sequence[GraphNode], tasks: Sequence[Task], kernels: Mapping[str, float], theirs: Mapping[str, float]
 ) -> list[float]:
-    """Return what each node takes with our kernels, in seconds.
-
-    A kernel is told from its task's arguments: those of the operator that it was made of are among them. The time of
-    others is spread over the remaining nodes as ONNX Runtime's is.
-    """
+    """Return what each node takes with our kernels, in seconds: a kernel is told from its task's arguments, the time of
+    others is spread over the remaining nodes as ONNX Runtime's is."""
     taken = [0.0] * len(nodes)
     matched: set[int] = set()
     left_s = sum(kernels.values())
@@ -156,7 +152,6 @@ def _ours(
 
 
 def _fits(node: GraphNode, task: Task) -> bool:
-    """Return whether a node's input, weight and output are among a task's arguments, by their sizes."""
     sizes = [spec.size for spec in task.workload.arguments]
     for size in (*(one.elements for one in node.reads[:2]), *(one.elements for one in node.makes[:1])):
         if size not in sizes:
@@ -202,7 +197,6 @@ def _with_followers(nodes: Sequence[GraphNode], last: int) -> int:
 
 
 def _border_s(nodes: Sequence[GraphNode], readers: Mapping[str, list[int]], first: int, last: int) -> float:
-    """Return what handing over to a stretch of nodes and back takes."""
     made = {one.name: one for node in nodes[first : last + 1] for one in node.makes}
     read = {one.name: one for node in nodes[first : last + 1] for one in node.reads if not one.constant}
     crossing = [one for name, one in read.items() if name not in made]
@@ -215,10 +209,9 @@ def _border_s(nodes: Sequence[GraphNode], readers: Mapping[str, list[int]], firs
 async def divided(
     linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected
 ) -> tuple[LinkedNetwork, Judged]:
-    """Return the network with the parts in ONNX Runtime that lose, and what it is like, if that is faster.
+    """Return the network with the parts in ONNX Runtime that lose, if that is faster; else what was given.
 
-    Else what was given. Nothing is stored: tuning may make these parts faster.
-    """
+    Nothing is stored: tuning may make these parts faster."""
     work, imported = linker.work, await linker.work.model()
     try:
         nodes = await linker.nodes(imported.network)

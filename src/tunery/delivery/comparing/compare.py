@@ -107,14 +107,12 @@ class ContestantError(WorkError):
 
 
 def check_rivals(against: Sequence[str]) -> None:
-    """Check the names of rivals."""
     for name in against:
         if name not in RIVALS:
             raise UsageError(f"unknown rival {name!r}; use {', '.join(RIVALS)}")
 
 
 def predicted_s(against: Sequence[str], seconds: float) -> float:
-    """Return about how long `compare` takes with `seconds` for each contestant."""
     compiling_s = _TORCH_COMPILES_S if "torch-compiled" in against else 0.0
     return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S) + compiling_s
 
@@ -155,7 +153,6 @@ async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str
 
 
 def _verdict(turns: Sequence[Turn[str, list[float]]], kernels: Mapping[str, float], threads: int) -> Verdict | None:
-    """Return how the network compares with ONNX Runtime by the quiet turns, as a compilation tells it."""
     if "onnxruntime" not in turns[0].taken:
         return None
     there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
@@ -167,13 +164,11 @@ def _verdict(turns: Sequence[Turn[str, list[float]]], kernels: Mapping[str, floa
 
 
 def quiet_pairs(turns: Sequence[Turn[str, list[float]]]) -> list[Pair]:
-    """Return what both sides took in the turns that nobody disturbed."""
     ours, theirs = ([statistics.median(turn.taken[side]) for turn in turns if turn.quiet] for side in SIDES)
     return list(zip(ours, theirs, strict=True))
 
 
 def speed_of(pairs: Sequence[Pair], threads: int) -> Speed:
-    """Return how fast a network is beside ONNX Runtime, with an interval that holds the median."""
     ratios = ratios_of(pairs)
     low, high = mean_interval(ratios) if len(ratios) >= FEWEST_TURNS else (min(ratios), max(ratios))
     ratio = statistics.median(ratios)
@@ -232,7 +227,7 @@ class Contestants:
                 self.end(label)
 
     async def ask(self, label: str, method: str, *args: object) -> Any:
-        """Call a contestant's method; [] from one that may fail and does: it leaves."""
+        """Call a method; [] from one that may fail and does: it leaves."""
         try:
             return await _call(self.runtime, self.workers[label], method, *args)
         except TuneryError as error:
@@ -276,10 +271,7 @@ def disturbed_by(watch: ForeignWatch | None) -> Callable[[float, float], bool]:
 
 
 async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str], expected: Sequence[Output]) -> None:
-    """Start the torch contestants that are asked for; those whose libraries are missing or do not have it leave.
-
-    Their weights are others, but not the shape of what they compute.
-    """
+    """Start the torch contestants that are asked for: their weights are others, but not the shape of their outputs."""
     network = work.model_read.network
     for label in (name for name in TORCH if name in against):
         if absent := why_no_torch(network):
@@ -351,7 +343,6 @@ async def _changed(runtime: Runtime, worker: str, network: str, sets: Sequence[E
 
 
 def _why(error: EngineError) -> str:
-    """Return why a network cannot be run, and what to do."""
     if lacks_memory(error):
         limit = worker_bytes(Role.MEASURER) / 1e9
         return f"it needs more than the {limit:.3g} GB that a worker may take here; use a machine with more memory"
@@ -368,14 +359,13 @@ def _start(runtime: Runtime, service: str, file: Path | str, network: Network, *
         "seed": SEED, **more
     }  # fmt: skip
     torch = service in TORCH.values()
-    module = "torch_contestants" if torch else "contestants"
     compiled = service == "CompiledContestant"
     there = compiled or has_rivals(runtime)
     environment = runtime.pools.measuring_environment if compiled else runtime.pools.environment
     return runtime.engine.start(
         WorkerSpec(
             Role.MEASURER,
-            f"tunery.delivery.comparing.{module}:{service}",
+            f"tunery.delivery.comparing.contestants:{service}",
             settings,
             cores=runtime.measure_cores if there else (),
             host=runtime.measure_host if there else HERE,
@@ -392,7 +382,6 @@ def has_rivals(runtime: Runtime) -> bool:
 
 
 def check_rivals_there(runtime: Runtime, against: Sequence[str]) -> None:
-    """Check that rivals are where kernels are measured."""
     needed = {"torch" if name in TORCH else name for name in against} & {"onnxruntime", "torch"}
     missing = sorted(needed - runtime.host_facts.packages.keys()) if runtime.host_facts else []
     if missing:
@@ -412,13 +401,11 @@ async def _call(runtime: Runtime, worker: str, method: str, *args: object) -> An
 
 
 def spread(samples: Sequence[float]) -> Latency:
-    """Return median, 10th and 90th percentile."""
     low, high = np.quantile(samples, [0.1, 0.9])
     return Latency(statistics.median(samples), float(low), float(high), len(samples))
 
 
 def checked_error(network: str, ours: Sequence[Output], expected: ExpectedSet) -> float:
-    """Return the largest absolute difference over all float outputs."""
     worst, theirs, rounding = 0.0, expected.outputs, expected.rounding
     for index, ((dtype, shape, data), (other_dtype, other_shape, other)) in enumerate(zip(ours, theirs, strict=True)):
         a, b = np.frombuffer(data, numpy_dtype(dtype)), np.frombuffer(other, numpy_dtype(other_dtype))
@@ -443,7 +430,6 @@ def _same(network: str, ours: Sequence[Output], theirs: ExpectedSet) -> bool:
 
 
 def _unequal(a: Array, b: Array, *, exactly: bool) -> int:
-    """Return how many elements differ by more than rounding explains."""
     different = a != b
     if b.dtype.kind in "iu" and b.dtype.itemsize == 1 and not exactly:
         steps: Array = a.astype(np.int64) - b.astype(np.int64)

@@ -5,6 +5,7 @@ All make the same inputs from the same seed, so only outputs cross the process b
 
 import json
 import mmap
+import os
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -271,6 +272,53 @@ class OriginalModel(OnnxRuntimeContestant):
 
         behind = _behind(model.graph, rounds)
         return {name: _FLIPPED if name in behind else 0.0 for name in integers}
+
+
+class TorchContestant(Contestant):
+    """The network as its public library runs it, one operator at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        inputs: list[TensorSpec],
+        ranges: dict[str, InputRange],
+        *,
+        seed: int,
+        trust: bool = False,
+    ) -> None:
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compilers that idles beside us
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        import torch
+
+        from tunery.models.torch._zoo import module_of
+
+        super().__init__(inputs, ranges, seed)
+        torch.set_num_threads(threads)
+        self._module = self._prepared(module_of(str(path), trust=trust))
+        self._tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in self._arrays]
+        self._inference = torch.inference_mode
+
+    def _prepared(self, module: Any) -> Any:
+        return module
+
+    @override
+    def _run(self) -> Sequence[Array]:
+        with self._inference():
+            output = self._module(*self._tensors)
+        # The zoo's graphs keep the first tensor of a structured output.
+        first = next(iter(output.values())) if isinstance(output, dict) else output
+        return [(first[0] if isinstance(first, tuple | list) else first).numpy()]
+
+
+class TorchCompiledContestant(TorchContestant):
+    """The same, compiled by `torch.compile` with its default settings at the first run."""
+
+    @override
+    def _prepared(self, module: Any) -> Any:
+        import torch
+
+        return torch.compile(module)
 
 
 def _exact(path: Path) -> str | bytes:
