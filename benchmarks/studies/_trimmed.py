@@ -15,6 +15,40 @@ from tunery.service.session import tune
 from tunery.store import Charge, open_store
 from tunery.tuning.allocation.trimming import Audit
 
+
+@dataclass(frozen=True, slots=True)
+class TasksAudit(Audit):
+    """A filter's errors in `tasks` tasks."""
+
+    tasks: int = 0
+
+    def __add__(self, other: "TasksAudit") -> "TasksAudit":
+        return TasksAudit(
+            self.dropped + other.dropped, self.audited + other.audited, self.winners + other.winners,
+            self.tasks + other.tasks,
+        )  # fmt: skip
+
+    @property
+    def rate(self) -> float | None:
+        """A task has one winner, so this falls with the number of candidates whatever the filter knows: `lost` does
+        not."""
+        return self.winners / self.audited if self.audited else None
+
+    @property
+    def lost(self) -> float | None:
+        """A dropped winner is seen only if it is audited, so each counts for as many as were dropped for one
+        audited."""
+        if not self.audited or not self.tasks:
+            return None
+        return min(self.winners * self.dropped / self.audited / self.tasks, 1.0)
+
+    def lost_interval(self) -> tuple[float, float]:
+        if not self.audited or not self.tasks:
+            return 0.0, 1.0
+        low, high = Audit(self.dropped, self.tasks, self.winners).interval()
+        return min(low * self.dropped / self.audited, 1.0), min(high * self.dropped / self.audited, 1.0)
+
+
 WITHIN = 1.01
 """Quality counts as equal within 1 % of the untrimmed run's last sum of task latencies."""
 ENOUGH = 0.5
@@ -58,7 +92,7 @@ class Run:
     curve: tuple[Point, ...]
     final_s: float | None
     trials: int
-    audit: Audit
+    audit: TasksAudit
     whole: Point
     modelled: bool = True
     in_vain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -111,7 +145,7 @@ def run_of(data: Mapping[str, Any]) -> Run:
     """Return the run that `plain_run` was given."""
     points = tuple(Point(**point) for point in data["curve"])
     found = tuple(Way(**{**way, "steps": tuple(tuple(step) for step in way["steps"])}) for way in data["ways"])
-    parts = {"curve": points, "audit": Audit(**data["audit"]), "whole": Point(**data["whole"]), "ways": found}
+    parts = {"curve": points, "audit": TasksAudit(**data["audit"]), "whole": Point(**data["whole"]), "ways": found}
     return Run(**{**data, **parts})
 
 
@@ -166,10 +200,10 @@ def of_search(seen: Sequence[tuple[str, Point]]) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _audit(job: JobStatus) -> Audit:
+def _audit(job: JobStatus) -> TasksAudit:
     """Return what is known of the filter over all tasks in which it dropped something and something ran."""
     tasks = [task for task in job.tasks if task.dropped and task.best_candidate]
-    return Audit(
+    return TasksAudit(
         sum(task.dropped for task in tasks), sum(task.audited for task in tasks),
         sum(task.false_drops for task in tasks), len(tasks),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 from studies._base import Options, StudyReport
 from studies._judged import judge
 from studies._kept import Kept
-from studies._trimmed import ARMS, ENOUGH, KINDS, STAGES, Run, Saving, plain_run, run_of, savings, tuned
+from studies._trimmed import ARMS, ENOUGH, KINDS, STAGES, Run, Saving, TasksAudit, plain_run, run_of, savings, tuned
 from tunery._errors import UsageError
 from tunery._settings import cache_directory
 from tunery.accounting.prices import load_prices
@@ -20,7 +20,6 @@ from tunery.domain import Task, digest
 from tunery.domain.request import Request
 from tunery.reports.format import as_text, energy, money, new_table
 from tunery.service.session import extract
-from tunery.tuning.allocation.trimming import Audit
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS = ("zoo:mlp-mnist",)
@@ -124,7 +123,7 @@ def stock_curves(path: str) -> dict[str, list[Curve]]:
 
 def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Curve]]) -> StudyReport:
     compared = savings(runs)
-    audits = {arm: sum((run.audit for run in runs if run.arm == arm), Audit()) for arm in ARMS}
+    audits = {arm: sum((run.audit for run in runs if run.arm == arm), TasksAudit()) for arm in ARMS}
     whole = next(one for one in compared if one.arm == "all")
     saved = {kind: whole.saved(kind) for kind in KINDS}
     watched = audits["untrimmed"]
@@ -249,7 +248,7 @@ def _spread(values: Sequence[float]) -> str:
     return words[0] if len(values) == 1 else f"{words[0]} ({words[1]} to {words[2]})"
 
 
-def _false_text(audits: Mapping[str, Audit]) -> str:
+def _false_text(audits: Mapping[str, TasksAudit]) -> str:
     table = new_table(
         "filter", "#dropped", "#of them measured", "#were the best", "#of these, 95 %", "#tasks", "#winners dropped"
     )

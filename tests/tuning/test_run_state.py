@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.tuning.run_state import Phase, Round, RunState
+from tunery.tuning.run_state import Phase, RunState
 
 KEYS = st.sampled_from("abcd")
 
@@ -43,11 +43,3 @@ def test_finals_that_cost_much_of_the_time_since_the_last_ones_do_not_pay() -> N
     assert state.look_pays(1.9, 110.0)
     assert not state.look_pays(2.1, 110.0)
     assert not state.look_pays(0.0, 110.0), "none is due"
-
-
-@given(st.booleans(), st.booleans(), st.booleans(), st.booleans())
-def test_a_search_is_repeated_while_that_may_help(searched: bool, fewer: bool, met: bool, time: bool) -> None:
-    over = Round(searched, fewer, met, time)
-    assert over.repeats(target=False) == (searched and time)
-    assert not (met and over.repeats(target=True))
-    assert searched or fewer or not over.repeats(target=True), "a round without news is the last"

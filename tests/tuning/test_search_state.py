@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from search_tools import fake_tasks
 
 from tunery.dialects import Observation
-from tunery.domain import Candidate, Mode, Origin, Outcome
+from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Provenance, Record
 from tunery.tuning.allocation.allocator import Cost
-from tunery.tuning.search.state import Best, CandidateResult, SearchState
+from tunery.tuning.search.state import SearchState
 
 TASK = fake_tasks("fake:states?tasks=1")[0]
 FAILURES_BORNE, IDLE_BORNE = 2, 2
@@ -25,9 +25,13 @@ def candidate(key: str, origin: Origin = Origin.SEARCH) -> Candidate:
     return Candidate(key, TASK.key, key, origin)
 
 
-def result(key: str, outcome: Outcome = Outcome.OK, latency_s: float | None = 1e-3) -> CandidateResult:
+def result(outcome: Outcome = Outcome.OK, latency_s: float = 1e-3) -> Measurement:
     ran = outcome in (Outcome.OK, Outcome.ABANDONED)
-    return CandidateResult(candidate(key), outcome, latency_s if ran else None, build_s=0.1, timed=ran)
+    return Measurement(outcome, (latency_s,) if ran else (), build_s=0.1)
+
+
+def record(key: str, measurement: Measurement, job_id: str = "job", origin: Origin = Origin.SEARCH) -> Record:
+    return Record(candidate(key, origin), measurement, Provenance("fake", "compiler", "device", "settings"), job_id)
 
 
 class AnySearch(RuleBasedStateMachine):
@@ -37,7 +41,7 @@ class AnySearch(RuleBasedStateMachine):
         super().__init__()
         self.state = SearchState(TASK)
         self.batches: list[tuple[str, ...]] = []
-        self.measured: dict[str, CandidateResult] = {}
+        self.measured: dict[str, Measurement] = {}
         self.untold: dict[str, Observation] = {}
         self.trials: dict[str, set[str]] = {}
         self.weights: dict[str, int] = {}
@@ -109,9 +113,9 @@ class AnySearch(RuleBasedStateMachine):
     def candidate_is_measured(self, data: st.DataObject, outcome: Outcome, latency_s: float, open_to: set[str]) -> None:
         key = data.draw(st.sampled_from(sorted(self.in_flight)))
         payer = data.draw(st.sampled_from(sorted(self.weights)))
-        found = result(key, outcome, latency_s)
+        found = result(outcome, latency_s)
         before_s = self.fastest_s()
-        counted, helped = self.state.measure(payer, found, open_to)
+        counted, helped = self.state.measure(payer, candidate(key), found, open_to)
         fresh = key not in self.measured
         expected = {job for job in self.weights if fresh and (job == payer or job in open_to)}
         assert set(counted) == expected, "a trial counts once, for who pays and for who takes part"
@@ -120,7 +124,7 @@ class AnySearch(RuleBasedStateMachine):
         for job in expected:
             self.trials[job].add(key)
         self.measured[key] = found
-        self.untold[key] = found.observation
+        self.untold[key] = Observation(candidate(key), outcome, found.latency_s)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
@@ -141,8 +145,8 @@ class AnySearch(RuleBasedStateMachine):
             self.candidate_is_measured(data, Outcome.OK, latency_s, set())
         else:
             news = False
-        best = Best(ok[0], latency_s, final=True)
-        self.state.end_finals(ok, (False,) * len(ok), 2.0, best)
+        best = record(ok[0], Measurement(Outcome.OK, (latency_s,), Mode.FINAL))
+        self.state.end_finals(ok, (), 2.0, best)
         assert self.state.finals_due == news, "finals are due again only for what was measured meanwhile"
         assert self.state.proven_s == latency_s
 
@@ -181,7 +185,7 @@ def test_what_was_cut_short_may_be_proposed_again_and_what_was_measured_may_not(
     build = (candidate("a"), candidate("b"))
     assert state.propose(build, (), 2) == build
     assert state.propose(build, (), 2) == ()
-    state.measure("job", result("a"))
+    state.measure("job", candidate("a"), result())
     state.end_batch(("a", "b"), Cost(1.0))
     assert state.propose(build, (), 2) == (candidate("b"),)
 
@@ -189,30 +193,30 @@ def test_what_was_cut_short_may_be_proposed_again_and_what_was_measured_may_not(
 def test_a_record_of_before_is_neither_news_nor_proposed_again() -> None:
     state = SearchState(TASK)
     state.join("job", 3, {"a": Outcome.OK})
-    dropped = result("b", Outcome.FILTERED)
-    state.restore("job", (("job", result("a")), ("other", dropped)), ("a",), cost=Cost(2.0))
+    dropped = record("b", result(Outcome.FILTERED), "other")
+    state.restore("job", (record("a", result()), dropped), ("a",), cost=Cost(2.0))
     assert (state.progress.trials, state.best_s, state.finals_due) == ([1], 1e-3, True)
     assert state.known.unheard() == []
-    assert state.known.opening() == [result("a").observation]
+    assert state.known.opening() == [Observation(candidate("a"), Outcome.OK, 1e-3)]
     build = (candidate("a"), candidate("b"))
     assert state.propose(build, (), 1) == (candidate("b"),), "another's filter is not ours"
 
 
 def test_a_stored_race_of_the_default_hides_no_race_that_is_faster() -> None:
-    default = CandidateResult(candidate("default", Origin.BASELINE), Outcome.OK, 1e-2)
+    default = record("default", result(latency_s=1e-2), origin=Origin.BASELINE)
     state = SearchState(TASK)
     state.join("job", 1, {})
-    state.restore("job", (("job", default),), best=Best("default", 1e-2, final=False))
-    state.measure("job", result("a", latency_s=1e-3))
+    state.restore("job", (default,), best=default)
+    state.measure("job", candidate("a"), result())
     assert state.best_s == pytest.approx(1e-3)
 
 
 def test_what_a_delivery_has_timed_hides_no_race_that_is_faster() -> None:
-    delivered = CandidateResult(candidate("near"), Outcome.OK, 5e-3, Mode.FINAL)
+    delivered = record("near", Measurement(Outcome.OK, (5e-3,), Mode.FINAL), "")
     state = SearchState(TASK)
     state.join("job", 1, {})
-    state.restore("job", (("", delivered),), best=Best("near", 5e-3, final=True))
+    state.restore("job", (delivered,), best=delivered)
     state.baseline_s = 1e-2
     assert state.best_s == pytest.approx(5e-3)
-    state.measure("job", result("a", latency_s=1e-3))
+    state.measure("job", candidate("a"), result())
     assert state.best_s == pytest.approx(1e-3)

@@ -199,6 +199,7 @@ class RunBudget:
         self._before, self.trials = before, before.trials
 
     def limit_money(self, most: float, why: str = "") -> None:
+        """What is left to its account may be less than its budget."""
         money = most if self._own.money is None else min(self._own.money, most)
         self.limits, self._why = replace(self._own, money=money), why
 

@@ -16,10 +16,9 @@ from tunery.domain import PHASE, DeviceDescription, JobState, JobStatus, Provena
 from tunery.domain.request import GOES_ON, MODEL_CHANGED
 from tunery.measuring.settings import settings_for
 from tunery.runtime.dispatch import WithdrawnError
-from tunery.runtime.runtime import Reservation
 from tunery.store import Store
 from tunery.tuning.account import Account, RunBudget
-from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
+from tunery.tuning.allocation.allocator import Allocator, RoundRobin, TaskProgress
 from tunery.tuning.calls import Context
 from tunery.tuning.learning import start_for
 from tunery.tuning.pipeline import together
@@ -33,7 +32,7 @@ from tunery.tuning.reporting import (
     too_little,
     unreached_summary,
 )
-from tunery.tuning.run_state import Phase, Round, RunState
+from tunery.tuning.run_state import Phase, RunState
 from tunery.tuning.search.task_search import SearchRegistry, TaskSearch
 from tunery.tuning.work import Work
 
@@ -107,7 +106,6 @@ class TuningJob:
         return self._allowance.spend().money or 0.0
 
     def limit_money(self, most: float, why: str = "") -> None:
-        """What is left to its account may be less than its budget."""
         self._allowance.limit_money(most, why)
 
     async def run(self, worked: Callable[[], Awaitable[None]]) -> JobStatus:
@@ -136,7 +134,8 @@ class TuningJob:
             if nothing_right:
                 state = JobState.FAILED
             if self._stop.is_set():
-                state, message = JobState.STOPPED, self._about_stop()
+                due = [search.state.had_finals for search, _ in self._sums.weighted if search.finals_cost_s()]
+                state, message = JobState.STOPPED, stop_summary(due.count(False), due.count(True))
             said = [part for part in (message, undelivered) if part]
             said += [MODEL_CHANGED] if self._work.model_read.has_changed() else []
             self.status = await self._reporter.status(self.status, state, ". ".join(said))
@@ -161,10 +160,6 @@ class TuningJob:
         latest = await self._work.store.read(lambda store: store.failures(self.status.job_id, 1))
         return nothing_right_summary(network.name, states, latest[-1].detail if latest else "")
 
-    def _about_stop(self) -> str:
-        due = [search.state.had_finals for search, _ in self._sums.weighted if search.finals_cost_s()]
-        return stop_summary(due.count(False), due.count(True))
-
     async def _close(self, beside: list[asyncio.Task[None]]) -> None:
         ending = [*beside, *([self._learning] if self._learning is not None else [])]
         for task in ending:
@@ -186,13 +181,13 @@ class TuningJob:
             self._reporter.searched(self._allowance.elapsed_s() - began_s)
             searched, due = self._context.trials != before, self._sums.finals_due()
             await self._hold_finals(within=(_NEAR if self._look_pays() else 1.0) if target and searched else None)
-            met = self._sums.met(proven=True)
-            over = Round(searched, self._sums.finals_due() < due, target_met=met, time_remains=self._time_remains())
-            goes_on = over.repeats(target=target)
-
-    def _time_remains(self) -> bool:
-        left_s = self._allowance.left_s()
-        return left_s is not None and not self._stop.is_set() and left_s > _WORTH_A_SEARCH * self._allowance.whole_s()
+            # Another search follows where finals took less time than thought, or say that only lucky races met the
+            # target; a round without news is the last.
+            if target:
+                goes_on = not self._sums.met(proven=True) and (searched or self._sums.finals_due() < due)
+            else:
+                left_s, least_s = self._allowance.left_s(), _WORTH_A_SEARCH * self._allowance.whole_s()
+                goes_on = searched and left_s is not None and not self._stop.is_set() and left_s > least_s
 
     async def _measure_baselines(self) -> None:
         """Time the untuned kernels; while one is timed, the next are built. Naive loops are slow: those that take more
@@ -223,7 +218,8 @@ class TuningJob:
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].state.best_s or 0.0)), 1):
             if self._stop.is_set() or (within and not self._sums.met(proven=False, within=within)):
                 return
-            fits = not self._out_of_time() and self._fits(search)
+            spare_s = self._spare_s() + 0.02 * self._allowance.whole_s()
+            fits = not self._out_of_time() and search.finals_cost_s() <= spare_s
             if fits and await self._in_time(self._guarded(search, search.finals(self._context))):
                 self._state = self._state.prove(search.task.key, self._allowance.elapsed_s())
                 self._progress(f"{number} of {len(due)}")
@@ -239,9 +235,6 @@ class TuningJob:
                 await self._guarded(search, search.finals(self._context))
                 self._state = self._state.prove(search.task.key, self._allowance.elapsed_s())
                 self._progress(f"{len(due)} of {len(due)}")
-
-    def _fits(self, search: TaskSearch) -> bool:
-        return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance.whole_s()
 
     def _worth_finals(self) -> bool:
         """Finals choose among more candidates than the races' best, and may hold less than was promised. But a look
@@ -304,7 +297,7 @@ class TuningJob:
     # -- search ---------------------------------------------------------------------------------------------------
 
     async def _search(self) -> None:
-        chooser: Chooser = self._reporter.allocator()
+        chooser: Allocator | RoundRobin = self._reporter.allocator()
         if not self._context.trimming.allocate:
             chooser = RoundRobin([s.state.progress for s in self.searches])
         running: set[asyncio.Task[int]] = set()
@@ -320,19 +313,15 @@ class TuningJob:
                     running.add(batch)
                 if not running:
                     return
-                done, running = await asyncio.wait(
-                    running, return_when=asyncio.FIRST_COMPLETED, timeout=self._pause_s()
-                )
+                pause_s = min(_POLL_S, max(self._spare_s(), 0.01))
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED, timeout=pause_s)
                 self._take_in(done)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def _pause_s(self) -> float:
-        return min(_POLL_S, max(self._spare_s(), 0.01))
-
-    def _next_batch(self, chooser: Chooser, *, idle: bool) -> "asyncio.Task[int] | None":
+    def _next_batch(self, chooser: Allocator | RoundRobin, *, idle: bool) -> "asyncio.Task[int] | None":
         size = self._batch_size()
         standing = chooser.next(size) if size else None
         if standing is None and size and idle:
@@ -365,20 +354,14 @@ class TuningJob:
         for error in filter(None, errors):
             raise error
         if done:
-            self._learn_if_due()
+            if (learning := self._context.learning).due():
+                self._learning = asyncio.create_task(learning.learn(self._context.job_id, self._context.charge))
             self._progress()
 
     def _batch_size(self) -> int:
         self._allowance.trials = self._context.trials
         left = self._allowance.trials_left(self._context.trials_in_flight)
         return self._limits.batch if left is None else min(left, self._limits.batch)
-
-    def _learn_if_due(self) -> None:
-        if self._context.learning.due():
-            self._learning = asyncio.create_task(self._context.learning.learn(self.status.job_id, self._pay_learning))
-
-    async def _pay_learning(self, grant: Reservation) -> None:
-        await self._context.charge("", "learn", "", grant, 1)
 
     # -- budget ---------------------------------------------------------------------------------------------------
 
@@ -411,11 +394,8 @@ class TuningJob:
                     self._stop.set()  # another process owns the job now
                     return
                 await self._account.settle()
-                await self._save_running()
-
-    async def _save_running(self) -> None:
-        self.status = status = await self._reporter.status(self.status, JobState.RUNNING, self._state.phase.value)
-        await self._work.store.write(lambda store: store.save_job(status))
+                self.status = await self._reporter.status(self.status, JobState.RUNNING, self._state.phase.value)
+                await self._work.store.write(lambda store: store.save_job(self.status))
 
     async def _enter(self, phase: Phase, current: str = "") -> None:
         if phase is not self._state.phase:

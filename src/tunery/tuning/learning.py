@@ -75,7 +75,7 @@ class Learning:
     def due(self) -> bool:
         return not self._busy and len(self.rows) >= max(_AT, self._learned * _GROWTH)
 
-    async def learn(self, job_id: str, pay: Callable[[Reservation], Awaitable[None]]) -> None:
+    async def learn(self, job_id: str, charge: Callable[[str, str, str, Reservation, int], Awaitable[None]]) -> None:
         """Train in the name of a job, which pays; a model that could not be trained is tried again when more is new."""
         self._busy = True
         rows, self._learned = list(self.rows), len(self.rows)
@@ -89,7 +89,7 @@ class Learning:
         finally:
             self._busy = False
             if grant is not None:  # also for what failed, or was cut short
-                await pay(grant)
+                await charge("", "learn", "", grant, 1)
 
     async def _train(self, worker: str, rows: list[LabelledRow]) -> str | None:
         # The trainer keeps what it was sent, for as long as its process lives.

@@ -52,20 +52,3 @@ class RunState:
 
     def look_pays(self, cost_s: float, at_s: float) -> bool:
         return 0.0 < cost_s <= _LOOKS * (at_s - self.finals_at_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What a search and the finals after it gave: trials at all, fewer tasks with finals due, the target, time left."""
-
-    searched: bool
-    fewer_due: bool
-    target_met: bool
-    time_remains: bool
-
-    def repeats(self, *, target: bool) -> bool:
-        """Another search follows where finals took less time than thought, or say that only lucky races met the
-        target."""
-        if target:
-            return not self.target_met and (self.searched or self.fewer_due)
-        return self.searched and self.time_remains

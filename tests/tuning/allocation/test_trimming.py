@@ -92,21 +92,6 @@ def test_whatever_is_not_built_for_its_score_may_be_audited() -> None:
     assert max(counts) < 2 * min(counts)
 
 
-def test_the_share_of_lost_winners_does_not_fall_with_the_number_of_candidates() -> None:
-    draw = random.Random(0)
-    found = []
-    for trials in (24, 96):  # scores that know nothing: half of the winners are dropped
-        audit = Audit()
-        for _ in range(400):
-            audit += Audit(trials // 2, trials // 2, int(draw.random() < 0.5), 1)
-        assert audit.rate == pytest.approx(1 / trials, rel=0.2)
-        found.append(audit.lost)
-        assert audit.lost_interval()[0] < 0.5 < audit.lost_interval()[1]
-    assert found == [pytest.approx(0.5, abs=0.1)] * 2
-    assert Audit(100, 10, 1, 20).lost == pytest.approx(0.5), "one seen of a tenth that is looked at"
-    assert Audit().lost is None
-
-
 @given(
     st.lists(st.none() | st.floats(-1e3, 1e3), max_size=40), st.integers(1, 40), st.sampled_from([-1.0, 0.0, 1.0]),
     st.floats(0, 1),

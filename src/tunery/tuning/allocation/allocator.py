@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -149,13 +148,6 @@ class TaskProgress:
     def lately(self, unit: Unit, prices: Prices | None) -> tuple[float, int]:
         amount = sum(cost.amount(unit, prices) for cost in self.costs[-_WINDOW:])
         return amount, sum(self.trials[-_WINDOW:])
-
-
-class Chooser(Protocol):
-    """Decides which task is next."""
-
-    def next(self, size: int) -> TaskProgress | None:
-        """Return the task for the next batch of `size` trials, None while there is none to give it to."""
 
 
 class Allocator:

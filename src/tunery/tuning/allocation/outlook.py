@@ -24,9 +24,6 @@ class _Course:
     trial_j: float
     more: float = 0.0
 
-    def advanced(self, trials: float) -> "_Course":
-        return replace(self, more=self.more + trials)
-
     def next_gain_s(self, trials: float) -> float:
         return self.weight * (self.gain.expected_s(self.more + trials) - self.gain.expected_s(self.more))
 
@@ -62,7 +59,7 @@ def outlook(  # noqa: PLR0917 - what the prediction is made of
     for multiple in MULTIPLES:
         while given < multiple * spent:
             best = max(range(len(courses)), key=lambda i: courses[i].next_gain_s(step) / courses[i].trial_s)
-            courses[best] = courses[best].advanced(step)
+            courses[best] = replace(courses[best], more=courses[best].more + step)
             given += step
         prospects.append(_prospect(courses, fixed_s, cores, prices, seed))
     return tuple(prospects)

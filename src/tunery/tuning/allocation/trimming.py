@@ -32,51 +32,21 @@ _EQUAL = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is known of a filter's errors in `tasks` tasks: of `dropped` candidates `audited` were measured all the
-    same, and `winners` of these are their task's best in the end."""
+    """What is known of a filter's errors: of `dropped` candidates `audited` were measured all the same, and `winners`
+    of these are their task's best in the end."""
 
     dropped: int = 0
     audited: int = 0
     winners: int = 0
-    tasks: int = 0
 
-    def __add__(self, other: "Audit") -> "Audit":
-        return Audit(
-            self.dropped + other.dropped, self.audited + other.audited, self.winners + other.winners,
-            self.tasks + other.tasks,
-        )  # fmt: skip
+    def interval(self) -> tuple[float, float]:
+        """Return the bounds of the winners' share with 95 % confidence (Clopper and Pearson 1934)."""
+        from scipy.special import betaincinv
 
-    @property
-    def rate(self) -> float | None:
-        """A task has one winner, so this falls with the number of candidates whatever the filter knows: `lost` does
-        not."""
-        return self.winners / self.audited if self.audited else None
-
-    @property
-    def lost(self) -> float | None:
-        """A dropped winner is seen only if it is audited, so each counts for as many as were dropped for one
-        audited."""
-        if not self.audited or not self.tasks:
-            return None
-        return min(self.winners * self.dropped / self.audited / self.tasks, 1.0)
-
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        return _clopper_pearson(self.winners, self.audited, confidence)
-
-    def lost_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        if not self.audited or not self.tasks:
-            return 0.0, 1.0
-        low, high = _clopper_pearson(self.winners, self.tasks, confidence)
-        return min(low * self.dropped / self.audited, 1.0), min(high * self.dropped / self.audited, 1.0)
-
-
-def _clopper_pearson(k: int, n: int, confidence: float) -> tuple[float, float]:
-    from scipy.special import betaincinv
-
-    tail = (1 - confidence) / 2
-    low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
-    high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
-    return low, high
+        k, n = self.winners, self.audited
+        low = float(betaincinv(k, n - k + 1, 0.025)) if k > 0 else 0.0
+        high = float(betaincinv(k + 1, n - k, 0.975)) if k < n else 1.0
+        return low, high
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,33 +35,35 @@ class KnownCandidates:
 
     @property
     def default(self) -> Observation | None:
-        return next((known for known in self._results.values() if not _is_trial(known)), None)
+        return next((result for result in self._results.values() if not is_trial(result.candidate)), None)
 
     def fastest_s(self) -> float | None:
         """Return the latency to beat, measured alone or beside others; None if nothing ran right yet."""
-        return min((known.latency_s for known in self._ran() if known.latency_s), default=None)
+        return min((result.latency_s for result in self._ran() if result.latency_s), default=None)
 
     def best_s(self) -> float | None:
-        ended = (known.latency_s for known in self._ran() if known.outcome is Outcome.OK and known.latency_s)
-        return min(ended, default=None)
+        return min((result.latency_s for result in self._ended() if result.latency_s), default=None)
 
     def near_best(self, drift: float) -> list[str]:
         bound_s = (self.best_s() or 0.0) * (1 + drift)
-        near = [known for known in self._ran() if _is_trial(known) and 0.0 < (known.latency_s or 0.0) <= bound_s]
-        return [known.candidate.key for known in sorted(near, key=lambda known: known.latency_s or 0.0)]
+        fastest = sorted(self._ran(), key=lambda result: result.latency_s or 0.0)
+        return [r.candidate.key for r in fastest if is_trial(r.candidate) and 0.0 < (r.latency_s or 0.0) <= bound_s]
 
     @property
     def any_ended(self) -> bool:
         """Whether a candidate besides the compiler's default was measured to the end: there is a finalist."""
-        return any(known.outcome is Outcome.OK and _is_trial(known) for known in self._results.values())
+        return any(is_trial(result.candidate) for result in self._ended())
 
     @property
     def any_ran(self) -> bool:
         """Whether a candidate besides the compiler's default ran right, in this job or before."""
-        return any(map(_is_trial, self._ran()))
+        return any(is_trial(result.candidate) for result in self._ran())
 
     def _ran(self) -> list[Observation]:
-        return [known for known in self._results.values() if known.outcome in _RAN]
+        return [result for result in self._results.values() if result.outcome in _RAN]
+
+    def _ended(self) -> list[Observation]:
+        return [result for result in self._ran() if result.outcome is Outcome.OK]
 
     def remember(self, result: Observation) -> None:
         self._results[result.candidate.key] = result
@@ -92,17 +94,16 @@ class KnownCandidates:
         return sorted(history, key=lambda result: result.latency_s or math.inf)
 
 
-def _is_trial(result: Observation) -> bool:
-    return result.candidate.origin is not Origin.BASELINE
+def is_trial(candidate: Candidate) -> bool:
+    """Whether it is a try of the search, and not the compiler's default."""
+    return candidate.origin is not Origin.BASELINE
 
 
 def tried(records: Sequence[Record], job_id: str) -> dict[str, Outcome]:
     return {
         record.candidate.key: record.measurement.outcome
         for record in records
-        if record.job_id == job_id
-        and record.candidate.origin is not Origin.BASELINE
-        and record.measurement.mode is not Mode.FINAL
+        if record.job_id == job_id and is_trial(record.candidate) and record.measurement.mode is not Mode.FINAL
     }
 
 
@@ -111,50 +112,6 @@ NOTHING_RIGHT = "all of it was tried, and none is right"
 _STALE_TRIES = 3  # proposals in a row without a new candidate after which a task is exhausted
 _FREE = Cost(0.0)
 _REFUSED = 0.2  # what one counts for of which all that was new is not worth a build
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateResult:
-    """What one measurement says of a candidate; `timed` if it has samples, `contaminated` if others disturbed them."""
-
-    candidate: Candidate
-    outcome: Outcome
-    latency_s: float | None
-    mode: Mode = Mode.RACE
-    build_s: float = 0.0
-    timed: bool = False
-    contaminated: bool = False
-
-    @classmethod
-    def of(cls, candidate: Candidate, measurement: Measurement) -> CandidateResult:
-        return cls(
-            candidate,
-            measurement.outcome,
-            measurement.latency_s,
-            measurement.mode,
-            measurement.build_s,
-            bool(measurement.samples_s),
-            bool(measurement.context.get("contaminated")),
-        )
-
-    @property
-    def trial(self) -> bool:
-        """Whether it is a try of the search, and not the compiler's default."""
-        return self.candidate.origin is not Origin.BASELINE
-
-    @property
-    def observation(self) -> Observation:
-        return Observation(self.candidate, self.outcome, self.latency_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The task's best verified record; `final` if finals decided it, `host` as in the record."""
-
-    candidate_key: str
-    latency_s: float | None
-    final: bool
-    host: str = ""
 
 
 @dataclass
@@ -167,9 +124,10 @@ class _Job:
 
 @dataclass
 class _Finals:
-    """What finals have decided, and the state of the search when they were begun: its news, its best by races."""
+    """What finals have decided, and the state of the search when they were begun: its news, its best by races. `best`
+    is the task's best verified record, which may be of a race."""
 
-    best: Best | None = None
+    best: Record | None = None
     stale: bool = True
     held: set[str] = field(default_factory=set)
     raced_s: float | None = None  # the best by races when the last finals were held
@@ -183,8 +141,13 @@ class _Finals:
     def decided(self, challengers: Iterable[str]) -> bool:
         return self.best is not None and self.held.issuperset(challengers)
 
+    @property
+    def winner(self) -> Measurement | None:
+        measured = self.best.measurement if self.best else None
+        return measured if measured and measured.mode is Mode.FINAL else None
+
     def best_s(self, raced_s: float | None) -> float | None:
-        held_s = self.best.latency_s if self.best and self.best.final else None
+        held_s = self.winner.latency_s if self.winner else None
         if held_s is None or raced_s is None or not self.stale:
             return held_s or raced_s
         if self.raced_s is None:  # a delivery has held them, of what was never raced
@@ -215,7 +178,7 @@ class SearchState:
     # -- what is known --------------------------------------------------------------------------------------------
 
     @property
-    def best(self) -> Best | None:
+    def best(self) -> Record | None:
         return self._finals.best
 
     @property
@@ -248,7 +211,7 @@ class SearchState:
 
     @property
     def had_finals(self) -> bool:
-        return self._finals.best is not None and self._finals.best.final
+        return self._finals.winner is not None
 
     @property
     def nothing_right(self) -> bool:
@@ -264,8 +227,8 @@ class SearchState:
     def proven_s(self) -> float | None:
         """The latency of what would be delivered: of the best verified record, or of the compiler's default. Where all
         candidates were given up against the default there are no finals to be held."""
-        if self._finals.best is not None and self._finals.best.final:
-            return self._finals.best.latency_s
+        if self._finals.winner is not None:
+            return self._finals.winner.latency_s
         stays = not self.task.tunable or self.progress.exhausted or any(self.progress.trials)
         return self.baseline_s if stays and not self.known.any_ended else None
 
@@ -285,31 +248,32 @@ class SearchState:
     def restore(
         self,
         job_id: str,
-        results: Iterable[tuple[str, CandidateResult]],
+        records: Iterable[Record],
         finalists: Iterable[str] = (),
-        best: Best | None = None,
+        best: Record | None = None,
         cost: Cost = _FREE,
     ) -> None:
-        """Take in the store's records of this task under the same conditions, oldest first, each with the id of its job
-        ("" for a delivery). `finalists` are those that finals would be held of, `cost` what the trials took."""
+        """Take in the store's records of this task under the same conditions, oldest first; those of a delivery have no
+        job. `finalists` are those that finals would be held of, `cost` what the trials took."""
         self.restored = True
         trials = set[str]()
-        for owner, result in results:
-            if owner == job_id:
+        for record in records:
+            candidate, result = record.candidate, record.measurement
+            if record.job_id == job_id:
                 self._count_timing(result)
-            if not result.trial:
+            if not is_trial(candidate):
                 self.baseline_s = result.latency_s or self.baseline_s
             if result.mode is Mode.FINAL:
-                if owner:  # those of a delivery were not held beside the baseline
-                    self._finals.held.add(result.candidate.key)
+                if record.job_id:  # those of a delivery were not held beside the baseline
+                    self._finals.held.add(candidate.key)
                 self._finals.raced_s = self.raced_s()  # oldest first: what comes later was raced since
                 continue
-            if result.outcome is Outcome.FILTERED and owner != job_id:
+            if result.outcome is Outcome.FILTERED and record.job_id != job_id:
                 continue  # another job's model dropped it: this one's may think otherwise
-            self.known.remember(result.observation)
+            self.known.remember(Observation(candidate, result.outcome, result.latency_s))
             self._note_build(result)
-            if result.trial and result.outcome is not Outcome.FILTERED:
-                trials.add(result.candidate.key)
+            if is_trial(candidate) and result.outcome is not Outcome.FILTERED:
+                trials.add(candidate.key)
         best_s = self.fastest_s()
         if trials and best_s is not None:
             self.progress.ended(best_s, len(trials), cost)
@@ -367,19 +331,20 @@ class SearchState:
             self._finals.add_news()
 
     def measure(
-        self, job_id: str, result: CandidateResult, open_to: Collection[str] = ()
+        self, job_id: str, candidate: Candidate, result: Measurement, open_to: Collection[str] = ()
     ) -> tuple[Sequence[str], bool]:
         """Take in a measurement that a job paid for, which counts for the jobs in `open_to` as well. Return of which
         jobs it is a new trial, and whether nothing was as fast before."""
         helped = self.helps(result.outcome, result.latency_s)
         self._count_timing(result)
         self._note_build(result)
-        fresh = self.known.keep(result.observation, tell=result.trial)
-        if not result.trial:
+        trial = is_trial(candidate)
+        fresh = self.known.keep(Observation(candidate, result.outcome, result.latency_s), tell=trial)
+        if not trial:
             return (), helped
         self._finals.add_news()
         counted = []
-        key, outcome = result.candidate.key, result.outcome
+        key, outcome = candidate.key, result.outcome
         # Once for each job, as it ended last; of another job's, one that is not open is merely served.
         for other, job in self._jobs.items():
             if job.tried.get(key, Outcome.FILTERED) is not Outcome.FILTERED:
@@ -409,24 +374,24 @@ class SearchState:
         return True
 
     def end_finals(
-        self, challengers: Iterable[str], contaminated: Iterable[bool], baseline_s: float | None, best: Best | None
+        self, challengers: Iterable[str], results: Iterable[Measurement], baseline_s: float | None, best: Record | None
     ) -> None:
-        """Finals ended; `contaminated` says of each timing whether others disturbed it."""
         finals = self._finals
         self.baseline_s = baseline_s
-        self.timings.update(contaminated)
+        for result in results:
+            self._count_timing(result)
         finals.held.update(challengers)
         finals.best = best
         finals.raced_s = _least(finals.begun[1], baseline_s)
         finals.stale = finals.news != finals.begun[0]  # another job's batch may have ended meanwhile
 
-    def _note_build(self, result: CandidateResult) -> None:
+    def _note_build(self, result: Measurement) -> None:
         self._builds += result.build_s > 0
         self._build_s += result.build_s
 
-    def _count_timing(self, result: CandidateResult) -> None:
-        if result.timed:
-            self.timings[result.contaminated] += 1
+    def _count_timing(self, result: Measurement) -> None:
+        if result.samples_s:
+            self.timings[bool(result.context.get("contaminated"))] += 1
 
 
 def _least(*latencies_s: float | None) -> float | None:

@@ -9,7 +9,6 @@ from tunery.domain import Candidate, Mode, Outcome, Provenance, Record, Task
 from tunery.engines import Role
 from tunery.store import Store
 from tunery.tuning.calls import Context, stage
-from tunery.tuning.search.state import Best
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class StoredTask:
     """A task's records under a job's conditions, oldest first, and the best verified one."""
 
     records: Sequence[Record]
-    best: Best | None
+    best: Record | None
 
 
 async def stored_tasks(context: Context, tasks: Sequence[Task]) -> list[StoredTask]:
@@ -33,7 +32,7 @@ async def stored_records(context: Context, task: Task) -> list[Record]:
     return await context.store.read(lambda store: store.records(task.key, provenance=context.provenance))
 
 
-async def stored_best(context: Context, task: Task) -> Best | None:
+async def stored_best(context: Context, task: Task) -> Record | None:
     return await context.store.read(lambda store: _best(store, task.key, context.provenance))
 
 
@@ -54,12 +53,8 @@ async def measured_elsewhere(context: Context, task: Task, keys: Collection[str]
     }
 
 
-def _best(store: Store, task_key: str, provenance: Provenance) -> Best | None:
-    found = store.best(task_key, provenance)
-    if not found:
-        return None
-    measured = found[0].measurement
-    return Best(found[0].candidate.key, measured.latency_s, measured.mode is Mode.FINAL, found[0].host)
+def _best(store: Store, task_key: str, provenance: Provenance) -> Record | None:
+    return next(iter(store.best(task_key, provenance)), None)
 
 
 HINTS = 12

@@ -14,16 +14,17 @@ from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.foreign_load import marked
 from tunery.runtime.runtime import Runtime
+from tunery.store import Store
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import Context, stage
 from tunery.tuning.learning import InitialModel, Learning
-from tunery.tuning.pipeline import BuiltCandidate, build_all
+from tunery.tuning.pipeline import build_all
 from tunery.tuning.search import finals
 from tunery.tuning.search.finals import BuiltBaselines
 from tunery.tuning.search.proposer import ProposalFilter, TaskProposer
 from tunery.tuning.search.races import Races
-from tunery.tuning.search.state import NOTHING_RIGHT, CandidateResult, SearchState, tried
+from tunery.tuning.search.state import NOTHING_RIGHT, SearchState, is_trial, tried
 from tunery.tuning.search.stored import (
     StoredTask,
     hinted,
@@ -69,21 +70,16 @@ class TaskSearch:
         return not self.jobs
 
     def _restore(self, context: Context, stored: StoredTask) -> None:
-        trials = [
-            record.measurement
+        held_s = sum(
+            record.measurement.build_s + record.measurement.measure_s * context.runtime.threads
             for record in stored.records
             if record.measurement.mode is not Mode.FINAL
-            and record.candidate.origin is not Origin.BASELINE
             and record.measurement.outcome is not Outcome.FILTERED
-        ]
-        held_s = sum(trial.build_s + trial.measure_s * context.runtime.threads for trial in trials)
-        self.state.restore(
-            context.job_id,
-            ((record.job_id, CandidateResult.of(record.candidate, record.measurement)) for record in stored.records),
-            [candidate.key for candidate in finals.select(stored.records)],
-            stored.best,
-            Cost(held_s, context.account.power.joules(held_s)),
+            and is_trial(record.candidate)
         )
+        finalists = [candidate.key for candidate in finals.select(stored.records)]
+        cost = Cost(held_s, context.account.power.joules(held_s))
+        self.state.restore(context.job_id, stored.records, finalists, stored.best, cost)
 
     def discard_artifacts(self, runtime: Runtime) -> None:
         for artifact in (*self._at_hand.values(), *self._baselines.take()):
@@ -137,7 +133,10 @@ class TaskSearch:
         try:
             candidates = await self._propose(payer, size)
             mine = await self._claimed(payer, candidates)
-            built = await build_all(payer, self.task, mine, partial(self.record, payer), partial(_defer, payer))
+            built = await build_all(
+                payer, self.task, mine, partial(self.record, payer),
+                lambda built: payer.account.defer(built.candidate, built.build.core_s),
+            )  # fmt: skip
             if built and (reference := await self._reference(payer)):
                 kept = await self._races.run(payer, built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
@@ -146,7 +145,8 @@ class TaskSearch:
             payer.account.settle_deferred(mine)  # built, and cut short before they were raced
             self.state.end_batch([candidate.key for candidate in candidates], self._cost_since(payer))
             if left := [c.key for c in mine if c.key not in known]:
-                await self._give_up(payer, left)
+                claim = (self.task.key, payer.provenance, left, payer.job_id)
+                await payer.store.write(lambda store: store.claims.give_up(*claim))
         return len(candidates)
 
     async def _claimed(self, payer: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -154,7 +154,7 @@ class TaskSearch:
         are at work on all of them, wait until they are done, or gone, or the job is cut off."""
         left = {one.key: one for one in candidates}
         while left:
-            granted = await self._claim(payer, tuple(left))
+            granted = await payer.store.write(partial(_take_claims, self.task.key, payer, tuple(left)))
             served = await measured_elsewhere(payer, self.task, left.keys() - granted)
             self.state.serve(told for told in served.values() if told.candidate.origin is not Origin.BASELINE)
             left = {key: one for key, one in left.items() if key not in served}
@@ -165,14 +165,6 @@ class TaskSearch:
             if left:
                 await asyncio.sleep(_LOOK_AGAIN_S)
         return ()
-
-    async def _claim(self, payer: Context, keys: Collection[str]) -> set[str]:
-        claim = (self.task.key, payer.provenance, keys, payer.job_id)
-        return await payer.store.write(lambda store: store.claims.take(*claim))
-
-    async def _give_up(self, payer: Context, keys: Collection[str]) -> None:
-        claim = (self.task.key, payer.provenance, keys, payer.job_id)
-        await payer.store.write(lambda store: store.claims.give_up(*claim))
 
     async def _latency_elsewhere_s(self, payer: Context, baseline: Candidate) -> float | None:
         told = (await measured_elsewhere(payer, self.task, {baseline.key})).get(baseline.key)
@@ -243,11 +235,10 @@ class TaskSearch:
         if self._baselines.missing or self.state.baseline_s is None:
             await self._measure_baseline(payer)
         baselines = await self._baselines.get(payer)
-        baseline_s, held = await finals.hold(
+        baseline_s, results = await finals.hold(
             payer, self.task, baselines, challengers, self.state.baseline_s, self._at_hand
         )
-        contaminated = tuple(bool(one.context.get("contaminated")) for one in held if one.samples_s)
-        self.state.end_finals(keys, contaminated, baseline_s, await stored_best(payer, self.task))
+        self.state.end_finals(keys, results, baseline_s, await stored_best(payer, self.task))
 
     # -- records --------------------------------------------------------------------------------------------------
 
@@ -268,14 +259,14 @@ class TaskSearch:
         nothing was as fast before. What timing a candidate again alone gave is no trial."""
         await payer.account.record(self.task, [payer.record(candidate, measurement)], bills)
         open_to = [job_id for job_id, job in self.jobs.items() if job.takes_part]
-        counted, helped = self.state.measure(payer.job_id, CandidateResult.of(candidate, measurement), open_to)
+        counted, helped = self.state.measure(payer.job_id, candidate, measurement, open_to)
         for job_id in counted:
             self.jobs[job_id].trials += 1
         return helped
 
     def report(self, job_id: str) -> TaskState:
         state, workload, outcomes = self.state, self.task.workload, self.state.outcomes(job_id)
-        best_key = state.best.candidate_key if state.best else None
+        best_key = state.best.candidate.key if state.best else None
         audit = self._filter.audit(best_key)
         best, default = state.known.get(best_key or ""), state.known.default
         number = self._space.count(self.task) if self.task.tunable else None
@@ -308,8 +299,8 @@ class TaskSearch:
         )
 
 
-def _defer(payer: Context, built: BuiltCandidate) -> None:
-    payer.account.defer(built.candidate, built.build.core_s)
+def _take_claims(task_key: str, payer: Context, keys: Collection[str], store: Store) -> set[str]:
+    return store.claims.take(task_key, payer.provenance, keys, payer.job_id)
 
 
 _CLOSE_DEADLINE_S = 60.0
