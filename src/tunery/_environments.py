@@ -1,8 +1,6 @@
-"""Virtual environments of dialects whose compilers cannot be in one environment with others.
-
-Each is made by one command, below the user's data directory, and holds what the dialect requires, this installation of
-tunery by a link, and the packages that tunery itself needs, in the versions that run here.
-"""
+"""Virtual environments of dialects whose compilers cannot be in one environment with others. Each is made by one
+command, below the user's data directory, and holds what the dialect requires, this installation of tunery by a link,
+and the packages that tunery itself needs, in the versions that run here."""
 
 import fcntl
 import importlib.metadata

@@ -1,7 +1,5 @@
 """What this process may use: cores and memory, as control groups grant them, and instructions, of which others end it.
-
-And what compilers call another host's ARM processor.
-"""
+And what compilers call another host's ARM processor."""
 
 import ctypes
 import os

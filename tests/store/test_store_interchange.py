@@ -288,7 +288,7 @@ def test_what_is_imported_is_a_hint_and_nothing_else(store: Store, tmp_path: Pat
         assert copy.hints(CONV.key, HERE, 9) == ["body of a", "body of slow"]
         assert copy.hints(CONV.key, HERE, 1) == ["body of a"]
         assert copy.hints(CONV.key, replace(HERE, compiler="other"), 9) == copy.hints(GPU.key, HERE, 9) == []
-        assert {str(reason) for reason in copy.skipped(CONV, HERE)} == {
+        assert {str(reason) for reason in copy.skipped([CONV], HERE)[CONV.key]} == {
             "3 records imported from another store, and not measured here",
             "1 record measured on another device (other)",
         }

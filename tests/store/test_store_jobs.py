@@ -172,9 +172,9 @@ def test_a_reused_process_number_is_not_the_owner() -> None:
 
 def test_the_ledger_adds_up(store: Store) -> None:
     job, other = store.create_job(REQUEST), store.create_job(REQUEST)
-    store.charge(job.job_id, "t1", "build", "ok", 1.0, 0.5, 0.0, joules=3.0)
-    store.charge(job.job_id, "t1", "build", "ok", 2.0, 0.25, 0.0, joules=4.0, modelled=True, count=2)
-    store.charge(job.job_id, "t1", "build", "timeout", 8.0, 8.0, 0.0)
+    store.charge_all([Charge(job.job_id, "t1", "build", "ok", 1.0, 0.5, 0.0, joules=3.0)])
+    store.charge_all([Charge(job.job_id, "t1", "build", "ok", 2.0, 0.25, 0.0, joules=4.0, modelled=True, count=2)])
+    store.charge_all([Charge(job.job_id, "t1", "build", "timeout", 8.0, 8.0, 0.0)])
     store.charge_all(
         [Charge(job.job_id, "t1", "measure", "ok", 1.0, 1.0, 1.0), Charge(other.job_id, "", "learn", "", 1, 1, 0)]
     )
@@ -185,7 +185,7 @@ def test_the_ledger_adds_up(store: Store) -> None:
     ]
     assert len(store.ledger()) == 4
     with pytest.raises(StoreError):
-        store.charge("no such job", "", "build", "ok", 1.0, 1.0, 1.0)
+        store.charge_all([Charge("no such job", "", "build", "ok", 1.0, 1.0, 1.0)])
 
 
 def test_all_that_was_spent_is_counted_once_however_much_and_often(

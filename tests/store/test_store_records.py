@@ -109,7 +109,7 @@ def test_two_targets_of_one_workload_are_never_cross_served(store: Store) -> Non
         assert store.best(other.key, HERE) == []
         assert store.records(other.key) == []
         assert store.measured_keys(other.key, HERE) == set()
-        assert store.skipped(other, HERE) == [Skipped("target", gpu.target.key, 1)]
+        assert store.skipped([other], HERE)[other.key] == [Skipped("target", gpu.target.key, 1)]
     assert len(store.best(gpu.key, HERE)) == 1
 
 
@@ -121,7 +121,7 @@ def test_records_of_other_provenance_are_kept_but_not_served(store: Store, field
     assert store.best(CONV.key, HERE) == []
     assert store.measured_keys(CONV.key, HERE) == set()
     assert store.best(CONV.key, other) == [foreign]
-    (skipped,) = store.skipped(CONV, HERE)
+    (skipped,) = store.skipped([CONV], HERE)[CONV.key]
     assert skipped == Skipped(field, "another", 1)
     assert "another" in str(skipped)
 
@@ -182,7 +182,7 @@ def test_nothing_unverified_wrong_failed_or_untimed_is_best(store: Store) -> Non
     for each in refused:
         store.add_record(CONV, each)
     assert store.best(CONV.key, HERE, limit=None) == []
-    reasons = {(s.reason, s.found): s.count for s in store.skipped(CONV, HERE)}
+    reasons = {(s.reason, s.found): s.count for s in store.skipped([CONV], HERE)[CONV.key]}
     assert reasons[("failed", "wrong-result")] == 3
     assert reasons[("unverified", "")] == 3
     assert sum(reasons.values()) == len(refused)
@@ -190,14 +190,14 @@ def test_nothing_unverified_wrong_failed_or_untimed_is_best(store: Store) -> Non
     slow = record(CONV, "slow", 1.0, verification=CHECKED)
     store.add_record(CONV, slow)
     assert store.best(CONV.key, HERE, limit=None) == [slow]
-    assert sum(s.count for s in store.skipped(CONV, HERE)) == len(refused)
+    assert sum(s.count for s in store.skipped([CONV], HERE)[CONV.key]) == len(refused)
 
 
 def test_a_task_has_more_candidates_than_a_query_takes_values(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "_MOST_VALUES", 100)
     store.add_record(CONV, record(CONV, "fast"))
     multiply(store, 700)
-    assert store.skipped(CONV, HERE) == []
+    assert store.skipped([CONV], HERE)[CONV.key] == []
     assert len(store.best(CONV.key, HERE, limit=650)) == 650
 
 

@@ -1,8 +1,6 @@
-"""Gradient-boosted trees over feature rows, trained on latencies relative to each task's best.
-
-Most take a candidate's stores folded to one row. Voters on stores see each store by itself, and a candidate's score is
-the sum over its stores, as in Ansor's model (OSDI 2020); with another loss, and the task's columns.
-"""
+"""Gradient-boosted trees over feature rows, trained on latencies relative to each task's best. Most take a candidate's
+stores folded to one row. Voters on stores see each store by itself, and a candidate's score is the sum over its stores,
+as in Ansor's model (OSDI 2020); with another loss, and the task's columns."""
 
 import json
 import re

@@ -120,10 +120,8 @@ class FeatureRows:
         )
 
     def stores(self) -> tuple[Row, npt.NDArray[np.intp]]:
-        """Return the stores of all rows, and which row each is of; of a row of NaN there is none.
-
-        Behind a store's own columns are the task's, how many stores the program has, and which of them this one is.
-        """
+        """Return the stores of all rows, and which row each is of; of a row of NaN there is none. Behind a store's own
+        columns are the task's, how many stores the program has, and which of them this one is."""
         places = _store_places(self.layout)
         assert places is not None, "rows without stores have none"
         first, task, number = places

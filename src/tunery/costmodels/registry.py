@@ -38,11 +38,9 @@ WORKLOAD_DIGITS = 8
 @dataclass(frozen=True)
 class Version:
     """One trained model's card: what it was trained on, how good it is on what was held out, whether it may be used.
-
     `data` holds the dataset's digest, counts, kinds, devices, networks and the first digits of its workloads' keys (of
     a model that grew on another one both together, and as `base` the other's with its `tau`); `held_out` the networks
-    that it has never seen. The model that ships with tunery is version 0.
-    """
+    that it has never seen. The model that ships with tunery is version 0."""
 
     version: int
     dialect: str

@@ -53,7 +53,7 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance, host: st
     """Return the best verified record of each task, made under exactly these conditions, or the compiler's default."""
     known = store.standings({task.key for task in tasks}, provenance)
     unknown = [task for task in tasks if known[task.key].best is None]
-    skipped = store.skipped_of(unknown, provenance) if unknown else {}
+    skipped = store.skipped(unknown, provenance) if unknown else {}
     return tuple(_choose(task, known[task.key], tuple(skipped.get(task.key, ())), host) for task in tasks)
 
 

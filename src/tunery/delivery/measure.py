@@ -6,7 +6,6 @@ from tunery._errors import DialectError, UsageError, WorkError
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task, Verification, median_interval
 from tunery.engines import Role
 from tunery.runtime.opening import introduce
-from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import (
     BUILD_DEADLINE_S,
     FIRST_RACE_DEADLINE_S,
@@ -102,7 +101,7 @@ async def _measured(
     task_baselines = await baselines.get(context)
     reference = task_baselines.reference[1]
     most_s = await _first_deadline_s(context, task, task_baselines)
-    default = await _raced(context, task, task_baselines.baseline, reference, most_s=most_s)
+    default = await _raced(context, task, task_baselines.baseline, reference, most_s)
     if default.reference_failed:
         raise WorkError(f"nothing can be said of {task.workload.name}: {default.detail}")
     default_s = default.latency_s if default.outcome is Outcome.OK else None
@@ -111,10 +110,10 @@ async def _measured(
     else:
         built = await build_one(context, task, candidate)
         if isinstance(built, Measurement):
-            await _record(context, task, candidate, built)
+            await context.keep(task, candidate, built, [])
             return _told(context, task, candidate, built, None)
         at_hand[candidate.key] = built
-        first = await _raced(context, task, (candidate, built), reference, most_s=most_s, baseline_s=default_s)
+        first = await _raced(context, task, (candidate, built), reference, most_s, default_s)
         challengers = [candidate]
     if first.outcome is not Outcome.OK:
         return _told(context, task, candidate, first, None)
@@ -134,47 +133,30 @@ async def _first_deadline_s(context: Context, task: Task, task_baselines: TaskBa
     entrant = task_baselines.reference
     if entrant[0].key == task_baselines.baseline[0].key:
         return _REFERENCE_DEADLINE_S
-    found, cost = await _run(context, task, entrant, entrant[1], most_s=_REFERENCE_DEADLINE_S)
-    await context.account.post([cost])
+    found = await _raced(context, task, entrant, entrant[1], _REFERENCE_DEADLINE_S, keep=False)
     if found.latency_s is None:
         raise WorkError(f"nothing can be said of {task.workload.name}: the reference does not run: {found.detail}")
     return min(RACE_DEADLINE_S + _TIMES_REFERENCE * found.latency_s, FIRST_RACE_DEADLINE_S)
 
 
-async def _raced(
+async def _raced(  # noqa: PLR0917 - what one race needs
     context: Context,
     task: Task,
     entrant: Entrant,
     reference: Artifact,
-    *,
     most_s: float,
     baseline_s: float | None = None,
+    *,
+    keep: bool = True,
 ) -> Measurement:
-    found, cost = await _run(context, task, entrant, reference, most_s=most_s, baseline_s=baseline_s)
-    record = context.record(entrant[0], found)
-    await context.account.record(task, [record], [cost])
-    return found
-
-
-async def _run(
-    context: Context,
-    task: Task,
-    entrant: Entrant,
-    reference: Artifact,
-    *,
-    most_s: float,
-    baseline_s: float | None = None,
-) -> tuple[Measurement, PricedCharge]:
     async with stage(context, task, "measure", Role.MEASURER) as grant:
         found = await race_one(
             context, task, grant.worker, entrant, reference, incumbent_s=None, baseline_s=baseline_s,
             first_deadline_s=most_s,
         )  # fmt: skip
-    return found, context.bill(task.key, "measure", found.outcome.value, grant, device=True)
-
-
-async def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement) -> None:
-    await context.account.record(task, [context.record(candidate, measurement)], [])
+    cost = context.bill(task.key, "measure", found.outcome.value, grant, device=True)
+    await (context.keep(task, entrant[0], found, [cost]) if keep else context.account.post([cost]))
+    return found
 
 
 def _told(

@@ -24,7 +24,6 @@ from tunery.domain import (
     Artifact,
     Candidate,
     Choice,
-    Measurement,
     Origin,
     Outcome,
     Rung,
@@ -38,7 +37,7 @@ from tunery.runtime.opening import introduce
 from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.services import CheckedBody, Pick, Prediction
 from tunery.store import Offer
-from tunery.tuning.account import Account, PricedCharge
+from tunery.tuning.account import Account
 from tunery.tuning.calls import Context, Entrant, stage
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
@@ -83,16 +82,15 @@ async def fill(
     """Return the ladder's answer for each of the model's tasks; with a `policy`, what no record answers is
     predicted."""
     whole = await choices(work, tasks)
-    known = tuple(each for each in whole if not _is_too_large(each.task))
+    known = tuple(
+        each for each in whole
+        if each.task.tunable or size_bytes(each.task.workload.arguments) <= _MOST_CHECKED_BYTES
+    )  # fmt: skip
     if policy is None or not any(task.open for task in known):
         return whole
     filled = {each.task.key: each for each in await _filled(work, policy, known, ready)}
     why = "its arguments are too large for it to be checked on several inputs"
     return tuple(filled.get(each.task.key) or replace(each, refused=why if each.open else "") for each in whole)
-
-
-def _is_too_large(task: Task) -> bool:
-    return not task.tunable and size_bytes(task.workload.arguments) > _MOST_CHECKED_BYTES
 
 
 async def _filled(
@@ -198,16 +196,12 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
             return replace(each, refused=found.refused)
         return _predicted(each, found.candidate, found.part)
 
-    # What takes longest to check comes first, so that the end finds no builder idle beside one at work.
-    order = sorted(known, key=lambda each: -_large_bytes(each.task))
+    # What takes longest to check comes first, so that the end finds no builder idle beside one at work: of large
+    # arguments filling and comparing them takes most time, of others the order stays.
+    needed = {each.task.key: size_bytes(each.task.workload.arguments) for each in known}
+    order = sorted(known, key=lambda each: -max(needed[each.task.key], _LARGE_BYTES))
     done = {each.task.key: each for each in await together([pick(each) for each in order])}
     return tuple(done[each.task.key] for each in known)
-
-
-def _large_bytes(task: Task) -> int:
-    """Return the bytes of a task's arguments if they are so many that filling and comparing them takes most time."""
-    needed = size_bytes(task.workload.arguments)
-    return needed if needed > _LARGE_BYTES else 0
 
 
 def _predicted(each: KnownTask, candidate: Candidate, part: Artifact | None) -> KnownTask:
@@ -308,7 +302,7 @@ async def _measure(
 
 
 async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate]) -> int:
-    record = partial(_record, context, task)
+    record = partial(context.keep, task)
     reference: Artifact
     built: list[BuiltCandidate]
     reference, built = await together(
@@ -329,13 +323,6 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
     for artifact in (reference, *(one.artifact for one in built)):
         context.runtime.discard(artifact)
     return len(found)
-
-
-async def _record(
-    context: Context, task: Task, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
-) -> None:
-    record = context.record(candidate, measurement)
-    await context.account.record(task, [record], bills)
 
 
 def heavy(task: Task) -> bool:

@@ -31,11 +31,8 @@ _EXAMPLE = "write for example 10min, 500trials, $2, 50kJ, or 10min,$2"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a job may use; None is no limit.
-
-    `seconds` are of wall time, `trials` candidates measured or failed, `joules` of energy, `money` an amount of
-    `currency` (an ISO code, "" where there is no `money`).
-    """
+    """What a job may use; None is no limit. `seconds` are of wall time, `trials` candidates measured or failed,
+    `joules` of energy, `money` an amount of `currency` (an ISO code, "" where there is no `money`)."""
 
     seconds: float | None = None
     trials: int | None = None
@@ -46,9 +43,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str | Iterable[str], least: Mapping[str, float] = LEAST) -> "Budget":
         """Read `10min`, `500trials`, `$2`, `50kJ`, or several of different kinds joined by commas or plus signs.
-
-        Several texts count as one; `least` is what limits must be at least, by default what a job needs.
-        """
+        Several texts count as one; `least` is what limits must be at least, by default what a job needs."""
         joined = text if isinstance(text, str) else ",".join(text)
         budget, whole = cls(), _cut(joined)
         for part in re.split(r"[,+]", joined):
@@ -158,12 +153,10 @@ def parse_latency(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What a job has used so far. `stage_s` maps a stage (`build`, ...) to busy worker seconds.
-
-    `joules` and `money` (of `currency`) are None where nothing of the kind was recorded; `modelled` says that at least
-    a part of the joules was not measured but estimated. The money pays for `cores` (0 where unknown) of the machine for
-    `machine_s`, which is less than `wall_s` where others paid a part.
-    """
+    """What a job has used so far. `stage_s` maps a stage (`build`, ...) to busy worker seconds. `joules` and `money`
+    (of `currency`) are None where nothing of the kind was recorded; `modelled` says that at least a part of the joules
+    was not measured but estimated. The money pays for `cores` (0 where unknown) of the machine for `machine_s`, which
+    is less than `wall_s` where others paid a part."""
 
     wall_s: float = 0.0
     core_s: float = 0.0
@@ -180,11 +173,9 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What spending more would probably buy: the network's latency (a sum over tasks) after `trials` more.
-
-    They would take about `seconds`, `joules` and `money`. The latency is below `low_s` and above `high_s` in one case
-    of ten each, and below `median_s` in every second.
-    """
+    """What spending more would probably buy: the network's latency (a sum over tasks) after `trials` more. They would
+    take about `seconds`, `joules` and `money`. The latency is below `low_s` and above `high_s` in one case of ten each,
+    and below `median_s` in every second."""
 
     trials: int
     seconds: float

@@ -13,9 +13,7 @@ from tunery.domain.keys import canonical_json, digest
 @dataclass(frozen=True)
 class DeviceDescription:
     """A processor or accelerator, as it describes itself: `facts` make timings comparable (model, caches, driver).
-
-    `cores` are those of the host that it runs on; only their number is part of the fingerprint.
-    """
+    `cores` are those of the host that it runs on; only their number is part of the fingerprint."""
 
     kind: str
     name: str
@@ -44,10 +42,8 @@ def fingerprint_of(facts: Mapping[str, Any]) -> str:
 @dataclass(frozen=True, slots=True)
 class SharingPoint:
     """What `degree` measurements at once do to kernels of a kind (`compute`, `memory`): one point of a device's curve.
-
     `deviation` is the share by which they take longer than alone (median over kernels), `tau` Kendall's rank agreement
-    of shared with isolated timings, `gain` how many times as many candidates are measured per second.
-    """
+    of shared with isolated timings, `gain` how many times as many candidates are measured per second."""
 
     kind: str
     degree: int
@@ -59,10 +55,8 @@ class SharingPoint:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What was found about measuring on a device with kernels of `threads` threads, of which `slots` fit at once.
-
     `isolated_tau` is the rank agreement of two isolated passes, by kind; `degrees` how many measurements may share the
-    device, by kind; the rates are those of the fastest reference kernel.
-    """
+    device, by kind; the rates are those of the fastest reference kernel."""
 
     device: str
     dialect: str
@@ -88,12 +82,9 @@ HERE = "here"
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a host says of itself.
-
-    `version` is that of tunery, `packages` are those that tunery and its extras require, by their versions, as far as
-    they are installed. `cores` are those that its agent may use, `granted` is how many of them at a time; `clock_s` is
-    its time (seconds since 1970) when it said all this.
-    """
+    """What a host says of itself. `version` is that of tunery, `packages` are those that tunery and its extras require,
+    by their versions, as far as they are installed. `cores` are those that its agent may use, `granted` is how many of
+    them at a time; `clock_s` is its time (seconds since 1970) when it said all this."""
 
     version: str
     python: str
@@ -114,16 +105,13 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a worker's process is made with, before its service is created.
-
-    `python` is the interpreter of a virtual environment in which tunery is installed; "" is this process's own.
-    `preload` are modules that are imported once, in the process that workers are forked from: they may start no thread.
-    `measuring_preload` are those of a worker that only runs what others have compiled, in its host's own Python, which
-    need not have the compiler.
-    `variables` are set before anything is imported, `thread_variables` in each worker to the number of its threads.
-    `forbidden` are modules that these workers may not import; `libraries` those that a worker which needs a forbidden
-    module may not import in turn (`counterpart`).
-    """
+    """What a worker's process is made with, before its service is created. `python` is the interpreter of a virtual
+    environment in which tunery is installed; "" is this process's own. `preload` are modules that are imported once, in
+    the process that workers are forked from: they may start no thread. `measuring_preload` are those of a worker that
+    only runs what others have compiled, in its host's own Python, which need not have the compiler. `variables` are set
+    before anything is imported, `thread_variables` in each worker to the number of its threads. `forbidden` are modules
+    that these workers may not import; `libraries` those that a worker which needs a forbidden module may not import in
+    turn (`counterpart`)."""
 
     python: str = ""
     preload: tuple[str, ...] = ()

@@ -28,17 +28,15 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """One task's standing inside a job; latencies are None until measured.
-
-    Of the candidates the filter would have `dropped`, `audited` were measured all the same, and `false_drops` (0 or 1)
-    of these is the task's best. `untried` says that nothing but what the compiler does untuned was ever run, though
-    more could be. Of its `timings`, finals included, `contaminated` were made while others used the machine. `degree`
-    is how many of its candidates may be measured at once, as of its last batch. `preempted` says that others gained
-    more for their cost when the job ended, `problem` why the search of the task was given up, if it was. `dialect` is
-    the task's ("" in jobs of earlier versions). `parameters` are what its best candidate chooses, `default` what the
-    compiler's default does, by names that a user knows; `all_tried` counts the candidates if there are no others.
-    `best_host` is where its best candidate was measured, if not where this job measures.
-    """
+    """One task's standing inside a job; latencies are None until measured. Of the candidates the filter would have
+    `dropped`, `audited` were measured all the same, and `false_drops` (0 or 1) of these is the task's best. `untried`
+    says that nothing but what the compiler does untuned was ever run, though more could be. Of its `timings`, finals
+    included, `contaminated` were made while others used the machine. `degree` is how many of its candidates may be
+    measured at once, as of its last batch. `preempted` says that others gained more for their cost when the job ended,
+    `problem` why the search of the task was given up, if it was. `dialect` is the task's ("" in jobs of earlier
+    versions). `parameters` are what its best candidate chooses, `default` what the compiler's default does, by names
+    that a user knows; `all_tried` counts the candidates if there are no others. `best_host` is where its best candidate
+    was measured, if not where this job measures."""
 
     task_key: str
     workload_key: str
@@ -69,9 +67,7 @@ class TaskState:
     @property
     def unreached(self) -> bool:
         """Whether nothing is known of what could be tuned but its untuned latency: the budget ended before its turn.
-
-        What was only proposed, and not built, counts as nothing.
-        """
+        What was only proposed, and not built, counts as nothing."""
         known = self.problem or (self.best_candidate is not None and not self.untried)
         return self.tunable and not known and not self.tried
 
@@ -83,10 +79,8 @@ class TaskState:
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job as shown to its user. `request` is the plain data it was submitted with; resuming needs nothing else.
-
     `remaining` is what is left of each limit of its budget (`seconds`, `trials`, `money`, `joules`), `outlook` what
-    more spending would probably buy. `problem` is the type (RFC 9457) of the error that has ended it, if one has.
-    """
+    more spending would probably buy. `problem` is the type (RFC 9457) of the error that has ended it, if one has."""
 
     job_id: str
     state: JobState
@@ -116,11 +110,9 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is delivered for one task: the candidate, its latency as re-timed in isolation, and its rung.
-
-    `candidate` is None on the last rung: the compiler's own default is used. `source` says where the candidate was
-    measured, if not on this host; on the rung of compatible devices the latencies are those of there.
-    """
+    """What is delivered for one task: the candidate, its latency as re-timed in isolation, and its rung. `candidate` is
+    None on the last rung: the compiler's own default is used. `source` says where the candidate was measured, if not on
+    this host; on the rung of compatible devices the latencies are those of there."""
 
     task_key: str
     rung: Rung

@@ -21,11 +21,9 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One implementation: `body` is plain data of the dialect (a trace of its schedule as JSON, say).
-
-    `key` is the hash of the program it lowers to, so two different bodies with the same program are one candidate.
-    `score` is the cost model's prediction when it was proposed (higher is faster), if there was one.
-    """
+    """One implementation: `body` is plain data of the dialect (a trace of its schedule as JSON, say). `key` is the hash
+    of the program it lowers to, so two different bodies with the same program are one candidate. `score` is the cost
+    model's prediction when it was proposed (higher is faster), if there was one."""
 
     key: str
     task_key: str
@@ -59,10 +57,8 @@ class Outcome(StrEnum):
 
 class Mode(StrEnum):
     """Which kind of run a measurement was: the search's race, alone or beside others (shared), or the finals, alone.
-
     `context["degree"]` says how many measurements the device was shared by. A shared timing guides the search and never
-    decides a winner while there is another.
-    """
+    decides a winner while there is another."""
 
     RACE = "race"
     SHARED = "shared"
@@ -70,10 +66,8 @@ class Mode(StrEnum):
 
 
 def paced(samples_s: Sequence[float], context: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return a final's samples without what the machine did to all that took turns: each over its round's pace.
-
-    A context without as many paces, or with others than positive numbers, leaves the samples as they are.
-    """
+    """Return a final's samples without what the machine did to all that took turns: each over its round's pace. A
+    context without as many paces, or with others than positive numbers, leaves the samples as they are."""
     pace = context.get("pace")
     if not isinstance(pace, list | tuple) or len(pace) != len(samples_s):
         return tuple(samples_s)
@@ -84,12 +78,9 @@ def paced(samples_s: Sequence[float], context: Mapping[str, Any]) -> tuple[float
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How a candidate's numerics were compared with the unscheduled program's.
-
-    `inputs` independent inputs were compared, each into poisoned outputs; `max_error` is the largest deviation
-    as a share of the tolerance (1.0 is the limit). `passed` with `inputs` >= FULL is what delivery asks for; the last
-    of them have special values.
-    """
+    """How a candidate's numerics were compared with the unscheduled program's. `inputs` independent inputs were
+    compared, each into poisoned outputs; `max_error` is the largest deviation as a share of the tolerance (1.0 is the
+    limit). `passed` with `inputs` >= FULL is what delivery asks for; the last of them have special values."""
 
     method: str
     inputs: int
@@ -107,11 +98,9 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All samples (seconds for one execution each) of one run of a candidate, with the context it ran in.
-
-    `context` holds what the device offered: threads, affinity, load, steal, clock. `build_s` and `measure_s` are the
-    wall seconds that were paid for it.
-    """
+    """All samples (seconds for one execution each) of one run of a candidate, with the context it ran in. `context`
+    holds what the device offered: threads, affinity, load, steal, clock. `build_s` and `measure_s` are the wall seconds
+    that were paid for it."""
 
     outcome: Outcome
     samples_s: tuple[float, ...] = ()
@@ -148,10 +137,8 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A candidate, its measurement and its provenance, as stored.
-
-    `host` is where it was measured: named as it was added, a service's own machine by its node; "" where not known.
-    """
+    """A candidate, its measurement and its provenance, as stored. `host` is where it was measured: named as it was
+    added, a service's own machine by its node; "" where not known."""
 
     candidate: Candidate
     measurement: Measurement

@@ -13,10 +13,8 @@ SEGMENT = "tunery.segment."
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One array that goes in or out: its name, shape and NumPy dtype name (`float32`, `int64`, `bfloat16`).
-
-    A size is -1 where several are taken, in what is told of a network for several shapes.
-    """
+    """One array that goes in or out: its name, shape and NumPy dtype name (`float32`, `int64`, `bfloat16`). A size is
+    -1 where several are taken, in what is told of a network for several shapes."""
 
     name: str
     shape: tuple[int, ...]
@@ -61,11 +59,9 @@ def merged_specs(several: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, .
 
 @dataclass(frozen=True, slots=True)
 class InputRange:
-    """Which values of an input a network can read: from `low` up to `high`, None: no bound was found.
-
-    `special`: an infinity in it meets an operator to which that is another case; `nan`: so does NaN, and ONNX Runtime
-    gives the same wherever it stands.
-    """
+    """Which values of an input a network can read: from `low` up to `high`, None: no bound was found. `special`: an
+    infinity in it meets an operator to which that is another case; `nan`: so does NaN, and ONNX Runtime gives the same
+    wherever it stands."""
 
     low: float | None = None
     high: float | None = None
@@ -76,18 +72,16 @@ class InputRange:
 @dataclass(frozen=True, slots=True)
 class Network:
     """A model in its one normal form: a static, simplified ONNX file that ONNX Runtime can run as the reference.
-
-    `digest` identifies the content of the original model together with the bound shapes, so the same request
-    from two processes names the same network. The prepared file is the blob `blob` ("": it has none, as a network that
-    is only described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
+    `digest` identifies the content of the original model together with the bound shapes, so the same request from two
+    processes names the same network. The prepared file is the blob `blob` ("": it has none, as a network that is only
+    described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
     `program` is what a dialect's own network is, in text of the dialect's; such a network has no blob. `beside` says of
-    each file of weights that the model names which it was: device, inode, bytes, time of the last change.
-    `weights` is the blob that this file names for its large weights, of a network of more than 2 GB ("": it has none).
+    each file of weights that the model names which it was: device, inode, bytes, time of the last change. `weights` is
+    the blob that this file names for its large weights, of a network of more than 2 GB ("": it has none).
     `batch_of_one` names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX
     Runtime runs it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
     `original` is the blob of the model as it was read, its shapes bound: what it computes is right ("": as `blob`).
-    `ranges` are those of the inputs, by name.
-    """
+    `ranges` are those of the inputs, by name."""
 
     name: str
     source: str

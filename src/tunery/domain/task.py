@@ -11,10 +11,8 @@ from tunery.domain.network import TensorSpec
 
 @dataclass(frozen=True)
 class Target:
-    """What code is generated for: a dialect's target description as plain data.
-
-    `threads` is the number of threads a kernel may use, in tuning, in measurement and in delivery alike.
-    """
+    """What code is generated for: a dialect's target description as plain data. `threads` is the number of threads a
+    kernel may use, in tuning, in measurement and in delivery alike."""
 
     dialect: str
     config: Mapping[str, Any]
@@ -31,12 +29,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Workload:
-    """One operator-level computation, independent of target.
-
-    `key` is the dialect's structural hash; `program` its serialised form; `arguments` are inputs first, outputs last;
-    `kind` is the operator family used in tables (`conv2d`, `dense`, `elementwise`, ...); `flop` counts one execution.
-    `operator` is the text of its `OperatorKey`, which is the same whatever dialect has it; None where nobody can tell.
-    """
+    """One operator-level computation, independent of target. `key` is the dialect's structural hash; `program` its
+    serialised form; `arguments` are inputs first, outputs last; `kind` is the operator family used in tables (`conv2d`,
+    `dense`, `elementwise`, ...); `flop` counts one execution. `operator` is the text of its `OperatorKey`, which is the
+    same whatever dialect has it; None where nobody can tell."""
 
     key: str
     name: str
@@ -63,10 +59,8 @@ class Workload:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload on a target, with its number of call sites in the network it came from.
-
-    A task that is not `tunable` has no decision to make: its one implementation is measured and verified, not searched.
-    """
+    """A workload on a target, with its number of call sites in the network it came from. A task that is not `tunable`
+    has no decision to make: its one implementation is measured and verified, not searched."""
 
     workload: Workload
     target: Target

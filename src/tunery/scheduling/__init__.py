@@ -1,8 +1,5 @@
-"""Where and when stages run: a pure state machine with exchangeable strategies.
-
-scheduler = Scheduler({"core": 2, "device:cpu": 1}, strategy="predictive")
-for decision in scheduler.handle(event): ...
-"""
+"""Where and when stages run: a pure state machine with exchangeable strategies. scheduler = Scheduler({"core": 2,
+"device:cpu": 1}, strategy="predictive") for decision in scheduler.handle(event): ..."""
 
 from tunery.scheduling._events import (
     LEAST_WEIGHT,

@@ -49,23 +49,6 @@ class Ledger(Database):
         super().__init__(url, copy)
         self._totals = _Totals()
 
-    def charge(  # noqa: PLR0917 - the fields of Charge, in its order
-        self,
-        job_id: str,
-        task_key: str,
-        stage: str,
-        outcome: str,
-        wall_s: float,
-        core_s: float,
-        device_s: float,
-        joules: float | None = None,
-        modelled: bool = False,
-        count: int = 1,
-    ) -> None:
-        self.charge_all(
-            [Charge(job_id, task_key, stage, outcome, wall_s, core_s, device_s, joules, modelled, count)]
-        )  # fmt: skip
-
     def charge_all(self, charges: Iterable[Charge]) -> None:
         """Charge several stages at the price of one commit."""
         rows = list(charges)

@@ -45,11 +45,9 @@ _MOST_AT_ONCE = 64
 
 
 class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, Database):
-    """Tasks, records, networks, jobs and the ledger; a context manager, usable from several threads.
-
-    Whatever a method has written is durable when it returns. Every method raises StoreError when the database cannot be
-    read or written.
-    """
+    """Tasks, records, networks, jobs and the ledger; a context manager, usable from several threads. Whatever a method
+    has written is durable when it returns. Every method raises StoreError when the database cannot be read or
+    written."""
 
     def __init__(self, url: URL, *, keep: bool = True, empty: bool = False) -> None:
         super().__init__(url, sqlite3.connect(":memory:", check_same_thread=False) if empty else _copy(url, keep=keep))
@@ -247,14 +245,12 @@ def _copy(url: URL, *, keep: bool) -> sqlite3.Connection | None:
 
 
 def open_store(url: str = "", *, create: bool = True, keep: bool = True) -> Store:
-    """Open a store, and create it where there is none.
-
-    `url` is a file path, `sqlite:///path` or `postgresql://user@host/name`; "" means what `TUNERY_STORE` names, or else
-    `~/.local/share/tunery/tunery.db`. Whoever only reads says that nothing is to be created: then that last file, where
-    it is not there yet, reads as an empty store, and one that was named, by the variable too, must be there. Whoever
-    can do without what they write themselves does not `keep` it: then a place that cannot be written is no error; what
-    is there is read from a copy, which goes with the store's end.
-    """
+    """Open a store, and create it where there is none. `url` is a file path, `sqlite:///path` or
+    `postgresql://user@host/name`; "" means what `TUNERY_STORE` names, or else `~/.local/share/tunery/tunery.db`.
+    Whoever only reads says that nothing is to be created: then that last file, where it is not there yet, reads as an
+    empty store, and one that was named, by the variable too, must be there. Whoever can do without what they write
+    themselves does not `keep` it: then a place that cannot be written is no error; what is there is read from a copy,
+    which goes with the store's end."""
     absent = None if create else missing(url, keep=keep)
     if absent is None:
         return Store(resolve(url), keep=keep)

@@ -1,6 +1,6 @@
 """What the parts of a job share, and single calls to workers; a candidate's failure is a measurement, no error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
@@ -40,6 +40,12 @@ class Context:
 
     def record(self, candidate: Candidate, measurement: Measurement) -> Record:
         return Record(candidate, measurement, self.provenance, self.job_id, self.runtime.measured_on)
+
+    async def keep(
+        self, task: Task, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
+    ) -> None:
+        """Store a measurement with what it has cost."""
+        await self.account.record(task, [self.record(candidate, measurement)], bills)
 
     def bill(
         self,

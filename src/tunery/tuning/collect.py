@@ -22,7 +22,7 @@ import numpy as np
 from tunery._errors import EngineError, UsageError, WorkError
 from tunery.costmodels import CostModel, FeatureRows, Layout, load_cost_model
 from tunery.dialects import Observation
-from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Task
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Provenance, Task
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import settings_for
@@ -113,18 +113,14 @@ async def collect(  # noqa: PLR0917 - what a job has
     settings = settings_for(request.trimming)
     provenance = Provenance(request.dialect, extraction.compiler, device.fingerprint, settings.key)
     context = Context(job_id, runtime, store, provenance, request.seed, account, Learning(runtime, job_id, None))
-    text = _initial_model(request, chosen, extraction.compiler, device)
+    start = None
+    if chosen and request.pretrained:
+        start = start_for(request.dialect, chosen[0].target, extraction.compiler, device)
+    text = start.model if start else None
     collector = Collector(context, chosen, plan.per_task, request, text, on_progress, stop)
     collector.report.failed |= failed
     collector.report.import_s = extraction.wall_s
     return await collector.run()
-
-
-def _initial_model(request: Request, tasks: Sequence[Task], compiler: str, device: DeviceDescription) -> str | None:
-    if not tasks or not request.pretrained:
-        return None
-    start = start_for(request.dialect, tasks[0].target, compiler, device)
-    return start.model if start else None
 
 
 def _nothing(failed: Mapping[str, str]) -> str:
@@ -235,7 +231,7 @@ class Collector:
         self._budget = request.budget
         self._text = cost_model
         # A model that a dialect has of its own kind (the fake one) cannot be asked here.
-        self._model = _loaded(self._text)
+        self._model = load_cost_model(cost_model) if cost_model else None
         self._in_flight = 0
         self._planned = len(tasks) * per_task
         self._began = 0.0
@@ -369,10 +365,8 @@ class Collector:
     async def _record(
         self, task: Task, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> None:
-        context = self._context
-        record = context.record(candidate, measurement)
-        await context.account.record(task, [record], bills)
-        context.trials += 1
+        await self._context.keep(task, candidate, measurement, bills)
+        self._context.trials += 1
         self.report.candidates += 1
         self.report.outcomes[measurement.outcome.value] += 1
         self.report.kinds[task.workload.kind] += 1
@@ -399,7 +393,3 @@ class Collector:
         self._notify(
             Progress(self._context.job_id, "collecting", elapsed, remaining, done, self._planned, None, None, current)
         )
-
-
-def _loaded(text: str | None) -> CostModel | None:
-    return load_cost_model(text) if text else None

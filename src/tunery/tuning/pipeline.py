@@ -1,8 +1,6 @@
-"""From candidates to records: build them on all builders, race them one after the other, record what they gave.
-
-A search, a collection and a delivery that measures its predictions differ in what they charge and what they do with a
-result: that they pass in.
-"""
+"""From candidates to records: build them on all builders, race them one after the other, record what they gave. A
+search, a collection and a delivery that measures its predictions differ in what they charge and what they do with a
+result: that they pass in."""
 
 import asyncio
 import math

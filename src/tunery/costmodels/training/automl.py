@@ -1,8 +1,6 @@
-"""Searching model families and hyper-parameters for the one that ranks unseen networks' candidates best.
-
-The objective is NDCG@8 on held-out networks inside the training data; a search that minimised a global error instead
-chose models that rank badly within a task, whatever product ran it.
-"""
+"""Searching model families and hyper-parameters for the one that ranks unseen networks' candidates best. The objective
+is NDCG@8 on held-out networks inside the training data; a search that minimised a global error instead chose models
+that rank badly within a task, whatever product ran it."""
 
 import time
 from collections.abc import Callable, Sequence

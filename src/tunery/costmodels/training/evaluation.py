@@ -1,8 +1,6 @@
-"""What is held out of training, and how good a model is on it: per operator kind and device, with its gate.
-
-The same convolution occurs in many networks. A held-out network is unseen only if every workload that occurs in it has
-left training, on all devices, whichever other networks hold it too.
-"""
+"""What is held out of training, and how good a model is on it: per operator kind and device, with its gate. The same
+convolution occurs in many networks. A held-out network is unseen only if every workload that occurs in it has left
+training, on all devices, whichever other networks hold it too."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -52,10 +52,8 @@ _LEAST_NETWORKS = 4
 
 @dataclass(frozen=True)
 class Appraisal:
-    """A model judged on networks it has not seen: rows of metrics, differences from rivals, the verdict.
-
-    `remarks` say which comparisons were left out or not on even terms, and why.
-    """
+    """A model judged on networks it has not seen: rows of metrics, differences from rivals, the verdict. `remarks` say
+    which comparisons were left out or not on even terms, and why."""
 
     rows: tuple[EvaluationRow, ...]
     pairs: tuple[Paired, ...]

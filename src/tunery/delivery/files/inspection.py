@@ -111,10 +111,8 @@ _MANIFEST = TypeAdapter(CompiledFile)
 
 
 def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
-    """Return what a compiled file says of itself; nothing of it is run.
-
-    `trusted` is as for `load_compiled`. A signature covers all that is said here.
-    """
+    """Return what a compiled file says of itself; nothing of it is run. `trusted` is as for `load_compiled`. A
+    signature covers all that is said here."""
     path = Path(path)
     again = write_one(path)
     try:

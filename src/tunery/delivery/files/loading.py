@@ -25,9 +25,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 class ShapedNetwork(CompiledNetwork):
     """A compiled network for several shapes, of which each but the first is loaded when it is first called.
-
-    `dimensions` are the names of its inputs' dimensions, "" without one, where it takes any shape.
-    """
+    `dimensions` are the names of its inputs' dimensions, "" without one, where it takes any shape."""
 
     def __init__(self, parts: Sequence[Archive], load: Callable[[Archive], CompiledNetwork]) -> None:
         self._load, self._parts = load, parts

@@ -1,7 +1,5 @@
-"""On which cores this process runs, and whether that still holds after a compiler's runtime has started its threads.
-
-A runtime may override the affinity it is started with; what keeps it from that is in its dialect's environment.
-"""
+"""On which cores this process runs, and whether that still holds after a compiler's runtime has started its threads. A
+runtime may override the affinity it is started with; what keeps it from that is in its dialect's environment."""
 
 import os
 from collections.abc import Sequence

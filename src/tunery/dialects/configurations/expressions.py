@@ -1,8 +1,6 @@
-"""Expressions that a kernel file holds: a white list of Python's, parsed and never run as code.
-
-Numbers, names, arithmetic, comparisons, `and`, `or`, `not`, `x if c else y`, `in [...]`, and the functions `min`,
-`max`, `abs`, `int` and `ceil`.
-"""
+"""Expressions that a kernel file holds: a white list of Python's, parsed and never run as code. Numbers, names,
+arithmetic, comparisons, `and`, `or`, `not`, `x if c else y`, `in [...]`, and the functions `min`, `max`, `abs`, `int`
+and `ceil`."""
 
 import ast
 import math

@@ -1,9 +1,7 @@
-"""The search of a task's configurations: spread out at first, then by a Gaussian process over what was measured.
-
-The first is the one in the middle: extremes are rarely fast. The process learns how much each parameter matters.
-Where the space is small, all of it is ranked, and in the end all of it is proposed; of a larger one a fresh sample is
-ranked, with the neighbours of the best.
-"""
+"""The search of a task's configurations: spread out at first, then by a Gaussian process over what was measured. The
+first is the one in the middle: extremes are rarely fast. The process learns how much each parameter matters. Where the
+space is small, all of it is ranked, and in the end all of it is proposed; of a larger one a fresh sample is ranked,
+with the neighbours of the best."""
 
 import math
 from collections.abc import Sequence

@@ -1,10 +1,8 @@
-"""The configurations of a kernel: all combinations of its parameters' values that its restrictions allow.
-
-Parameters that no restriction connects are independent of one another. So the space is a product of groups; a group's
+"""The configurations of a kernel: all combinations of its parameters' values that its restrictions allow. Parameters
+that no restriction connects are independent of one another. So the space is a product of groups; a group's
 configurations are enumerated where it is small, and then the space is counted, numbered and sampled uniformly, however
 large the product is. A larger group is sampled: by rejection, which is uniform, and where that finds too little, by a
-random walk over its configurations that changes one or two parameters at a time (Gibbs sampling).
-"""
+random walk over its configurations that changes one or two parameters at a time (Gibbs sampling)."""
 
 import itertools
 import math

@@ -1,10 +1,8 @@
-"""Convolutions with windows or groups as tasks: each with what is behind it a network of its own, compiled as one.
-
-IREE makes several dispatches of such a convolution, some of which it shares with its neighbours, so none of them is
-the operator that other compilers tune. Its program is its operator key, and its candidates are the ways in which
-whole networks are compiled: flags, and the network rewritten. Weights are numbers that the key decides, constants as
-in a network; images have their channels first.
-"""
+"""Convolutions with windows or groups as tasks: each with what is behind it a network of its own, compiled as one. IREE
+makes several dispatches of such a convolution, some of which it shares with its neighbours, so none of them is the
+operator that other compilers tune. Its program is its operator key, and its candidates are the ways in which whole
+networks are compiled: flags, and the network rewritten. Weights are numbers that the key decides, constants as in a
+network; images have their channels first."""
 
 import math
 import re

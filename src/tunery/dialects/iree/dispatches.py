@@ -1,9 +1,7 @@
-"""A network's dispatches as modules of their own.
-
-At IREE's phase `flow` a network is a list of executables, each with one function of tensors, and calls of them. A task
-is one executable, verbatim, with a function that calls it. What an executable holds of a network's weights (a bias, as
-a rule) is replaced by other numbers: the same operator of two layers is one task.
-"""
+"""A network's dispatches as modules of their own. At IREE's phase `flow` a network is a list of executables, each with
+one function of tensors, and calls of them. A task is one executable, verbatim, with a function that calls it. What an
+executable holds of a network's weights (a bias, as a rule) is replaced by other numbers: the same operator of two
+layers is one task."""
 
 import math
 import re

@@ -1,8 +1,6 @@
 """Whole networks: compiled with several sets of flags and the tuning spec, of which the fastest one is delivered.
-
 IREE's own best flags are among them and may win: a tuned network is never slower than these, as far as this machine's
-noise can tell.
-"""
+noise can tell."""
 
 import platform
 import re

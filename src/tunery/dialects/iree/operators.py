@@ -1,9 +1,7 @@
-"""Operator keys of dispatches: products of matrices, with what is fused behind them.
-
-What a product was made of is not seen: of a convolution, that is told by its ONNX node. Only one whose windows are
-single places has a key: of others, padding and windows are dispatches of their own, which several may share, and what
-is behind one is often computed with the next one's windows. Such a convolution is a task of its own (`convolution`).
-"""
+"""Operator keys of dispatches: products of matrices, with what is fused behind them. What a product was made of is not
+seen: of a convolution, that is told by its ONNX node. Only one whose windows are single places has a key: of others,
+padding and windows are dispatches of their own, which several may share, and what is behind one is often computed with
+the next one's windows. Such a convolution is a task of its own (`convolution`)."""
 
 import math
 import re

@@ -1,13 +1,11 @@
 """A network with its convolutions and pools of images written as IREE's code is fast for: channels last, no windows.
-
 IREE makes slow code of windows over an image. Here what a window sees becomes slices of the padded image, one for each
 place of the window: a depthwise convolution is the sum of their products with the weights, a pool their maximum, and
 any other convolution one product of matrices, of all slices side by side, for each group. Strides become a dimension,
 so that a slice takes what lies together. Without strides, three to seven places of a row or column take Winograd's
 algorithm (1980) in one dimension: of 3x3, 18 products for four results in place of 36. In two dimensions it is not
-faster: it has more and smaller dispatches. Convolutions of few channels stay. Whatever is between, element
-by element, stays channels last, too.
-"""
+faster: it has more and smaller dispatches. Convolutions of few channels stay. Whatever is between, element by element,
+stays channels last, too."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
-"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, the shortest rest first inside each.
-
-Whoever has used least, divided by its share, goes first. One that comes back after a pause starts at the present
-virtual time: it has no claim on the time it did not ask for.
-"""
+"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, the shortest rest first inside each. Whoever
+has used least, divided by its share, goes first. One that comes back after a pause starts at the present virtual time:
+it has no claim on the time it did not ask for."""
 
 import math
 from collections.abc import Callable, Container, Hashable

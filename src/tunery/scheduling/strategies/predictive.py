@@ -28,17 +28,14 @@ _LONG = 0.5
 
 
 class Predictive(Strategy):
-    """Serves owners by their shares and keeps wide stages from starving, at little idle time.
-
-    Among the shapes that fit, the one that needs the largest share of a resource goes first, so wide stages run in one
-    block once the machine is theirs. A shape that was not served for long gets a reservation at the time when what it
-    needs is predicted to be free; others start only if that does not delay it (EASY backfilling, Lifka, JSSPP 1995).
-
-    Of an owner's jobs the one with the least left goes first (weighted: Smith, 1956), so that jobs end early. What
-    it waits for with nothing running is reserved for it: else wide stages run when the machine is free by chance, and
-    all jobs go on in step. A job that would take long even with the machine to itself goes before it: begun too late,
-    it would run alone at the end.
-    """
+    """Serves owners by their shares and keeps wide stages from starving, at little idle time. Among the shapes that
+    fit, the one that needs the largest share of a resource goes first, so wide stages run in one block once the machine
+    is theirs. A shape that was not served for long gets a reservation at the time when what it needs is predicted to be
+    free; others start only if that does not delay it (EASY backfilling, Lifka, JSSPP 1995). Of an owner's jobs the one
+    with the least left goes first (weighted: Smith, 1956), so that jobs end early. What it waits for with nothing
+    running is reserved for it: else wide stages run when the machine is free by chance, and all jobs go on in step. A
+    job that would take long even with the machine to itself goes before it: begun too late, it would run alone at the
+    end."""
 
     name = "predictive"
 

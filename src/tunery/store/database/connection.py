@@ -50,11 +50,6 @@ def is_lost(error: DBAPIError | sqlite3.Error) -> bool:
     return error.connection_invalidated or unnamed or (state or "").startswith(_LOST)
 
 
-def is_conflict(error: DBAPIError | sqlite3.Error) -> bool:
-    """Return whether a transaction was undone in favour of another one: done again it will succeed."""
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
-
-
 def translate(error: DBAPIError | sqlite3.Error, place: str) -> StoreError:
     cause = error.orig if isinstance(error, DBAPIError) else error
     line = str(cause).strip().partition("\n")[0]
@@ -181,7 +176,8 @@ class Database:
         number = None
         with self._one_writer:
             try:
-                self._check_place()
+                if why := self.moved():
+                    raise MovedError(why)  # noqa: TRY301 - one end for what moved before and meanwhile
                 with self._writer.begin() as connection:
                     result = work(connection)
                     if self.path is None:
@@ -194,10 +190,6 @@ class Database:
             if why := self.moved():
                 raise self._rescued(why, None)
             return result
-
-    def _check_place(self) -> None:
-        if why := self.moved():
-            raise MovedError(why)
 
     def moved(self) -> str:
         return "" if self._file is None else self._file.moved()
@@ -248,7 +240,9 @@ class Database:
             except (DBAPIError, sqlite3.Error) as error:
                 passed_s, given_up = time.monotonic() - began, self._limits.given_up
                 lost, over = is_lost(error), given_up is not None and given_up.is_set()
-                if over or passed_s + pause_s > patience_s or not (lost or is_conflict(error)):
+                # Undone in favour of another transaction, it will succeed when it is done again.
+                conflict = isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+                if over or passed_s + pause_s > patience_s or not (lost or conflict):
                     raise translate(error, self.place) from error
                 if lost and passed_s > said_s + _SAY_AGAIN_S:
                     said_s = passed_s

@@ -42,9 +42,7 @@ _records = schema.records
 @dataclass(frozen=True, slots=True)
 class ImportSummary:
     """How many records an import brought, how many of the file's were known already, and how many were refused.
-
-    `reasons` counts the refused ones by why.
-    """
+    `reasons` counts the refused ones by why."""
 
     added: int
     known: int

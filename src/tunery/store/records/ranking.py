@@ -48,13 +48,20 @@ def ranked(entries: Iterable[Entry], *, verified: bool = True, origin: Origin | 
     whose latest final failed, is out."""
     found = [entry for entry in verdicts(entries, verified=verified) if origin in {None, entry.origin}]
     finals = [entry for entry in found if entry.mode == Mode.FINAL]
-    order = [finals[i] for i in best_first([_contender(entry) for entry in finals])]
+    contenders = [
+        Contender(entry.candidate_key, entry.samples_s or (_latency(entry),), entry.origin == Origin.BASELINE)
+        for entry in finals
+    ]
+    order = [finals[i] for i in best_first(contenders)]
     return order + sorted((entry for entry in found if entry.mode != Mode.FINAL), key=_order)
 
 
 def verdicts(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
     """Return the entry that stands for each candidate that may be used, in no order; `entries` come oldest first."""
-    found = (_verdict(history, verified) for history in _by_candidate(entries).values())
+    histories: dict[str, list[Entry]] = {}
+    for entry in entries:
+        histories.setdefault(entry.candidate_key, []).append(entry)
+    found = (_verdict(history, verified) for history in histories.values())
     return [entry for entry in found if entry is not None]
 
 
@@ -62,7 +69,8 @@ def tied(entries: Iterable[Entry], origin: Origin | None = None) -> list[Entry]:
     """Return the finals whose samples decide which is the best: those near the fastest; none where it is alone."""
     finals = [e for e in verdicts(entries) if e.mode == Mode.FINAL and origin in {None, e.origin}]
     fastest_s = min(map(_latency, finals), default=math.inf)
-    near = [e for e in finals if _latency(e) <= fastest_s * (1 + _closeness(e))]
+    closeness = {Origin.BASELINE.value: CLOSE_BASELINE}
+    near = [e for e in finals if _latency(e) <= fastest_s * (1 + closeness.get(e.origin, CLOSE))]
     return near if len(near) > 1 else []
 
 
@@ -88,16 +96,9 @@ def kept(entries: Sequence[Entry], keep: int) -> set[int]:
     chosen = set(list(dict.fromkeys(order))[:keep])
     finals = [entry for entry in ranked(entries) if entry.mode == Mode.FINAL]
     if keep and finals:  # what is tied is tied with the fastest, which need not come first
-        chosen.add(min(finals, key=_by_median).candidate_key)
+        chosen.add(min(finals, key=_order).candidate_key)
     chosen |= {entry.candidate_key for entry in entries if entry.origin == Origin.BASELINE}
     return {entry.row_id for entry in entries if entry.rejected or entry.candidate_key in chosen}
-
-
-def _by_candidate(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    histories: dict[str, list[Entry]] = {}
-    for entry in entries:
-        histories.setdefault(entry.candidate_key, []).append(entry)
-    return histories
 
 
 def _verdict(history: Sequence[Entry], verified: bool) -> Entry | None:
@@ -107,26 +108,11 @@ def _verdict(history: Sequence[Entry], verified: bool) -> Entry | None:
     if finals and finals[-1].outcome != Outcome.OK:
         return None
     for group in (finals, history):
-        usable = [entry for entry in group if _usable(entry, verified)]
+        timed = [entry for entry in group if entry.outcome == Outcome.OK and entry.latency_s is not None]
+        usable = [entry for entry in timed if entry.deliverable or not verified]
         if usable:
             return usable[-1]
     return None
-
-
-def _usable(entry: Entry, verified: bool) -> bool:
-    return entry.outcome == Outcome.OK and entry.latency_s is not None and (entry.deliverable or not verified)
-
-
-def _contender(entry: Entry) -> Contender:
-    return Contender(entry.candidate_key, entry.samples_s or (_latency(entry),), entry.origin == Origin.BASELINE)
-
-
-def _closeness(entry: Entry) -> float:
-    return CLOSE_BASELINE if entry.origin == Origin.BASELINE else CLOSE
-
-
-def _by_median(entry: Entry) -> tuple[float, str]:
-    return _latency(entry), entry.candidate_key
 
 
 def _latency(entry: Entry) -> float:

@@ -59,9 +59,7 @@ class Addition:
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A record of another device of the same type of processor, or of another version of the compiler, that may serve.
-
-    `compiler` is that other version, "" where it is the same.
-    """
+    `compiler` is that other version, "" where it is the same."""
 
     record: Record
     device: KnownDevice
@@ -310,10 +308,7 @@ class Records(Database):
         query = sa.select(schema.workloads.c.key).where(schema.workloads.c.imported)
         return set(self.read(lambda connection: connection.execute(query).scalars().all()))
 
-    def skipped(self, task: Task, provenance: Provenance) -> list[Skipped]:
-        return self.skipped_of([task], provenance)[task.key]
-
-    def skipped_of(self, tasks: Collection[Task], provenance: Provenance) -> dict[str, list[Skipped]]:
+    def skipped(self, tasks: Collection[Task], provenance: Provenance) -> dict[str, list[Skipped]]:
         columns = (_records.c.task_key, schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
                    _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable,
                    _records.c.imported)  # fmt: skip
@@ -377,7 +372,9 @@ class Records(Database):
             some = ", ".join(sorted(named)[:3])
             raise UsageError(f"{start} is the start of {len(named)} keys ({some}); give more of the one you mean")
         if not found:
-            if account is None and (owner := self._owner_of(start)):
+            of_candidate = sa.select(_records.c.task_key).where(_records.c.candidate_key == start).limit(1)
+            owner = self.read(lambda connection: connection.execute(of_candidate).scalar())
+            if account is None and owner:
                 raise UsageError(f"{start} is the key of a candidate; give that of its task, {owner}")
             raise NothingFoundError(f"the store {self.place} knows no task {start}; extract its network first")
         return found
@@ -440,11 +437,6 @@ class Records(Database):
             return [operator(row, _provenance(row), row["task_key"]) for row in rows]
 
         return self.read(ask)
-
-    def _owner_of(self, candidate_key: str) -> str | None:
-        records = schema.records
-        query = sa.select(records.c.task_key).where(records.c.candidate_key == candidate_key).limit(1)
-        return self.read(lambda connection: connection.execute(query).scalar())
 
 
 def _is_of(connection: Connection, account: str) -> sa.ColumnElement[bool]:

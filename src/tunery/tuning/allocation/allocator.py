@@ -21,16 +21,13 @@ _MEMORY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What is believed of one task: `trials` spent, `best_s` reached, and the posterior's two parameters.
-
-    The logarithm of a task's best latency falls with the logarithm of its trials, in jumps: most batches bring nothing,
-    some bring much. We take it as a gamma process over doublings of trials, with `SHAPE` a doubling and an unknown
-    scale, whose inverse has a gamma prior. That is conjugate: after improvements of x in all over t doublings, the
-    improvement over d more doublings is distributed as (prior_x + x) times a beta-prime variable of parameters
-    (SHAPE·d, prior_a + SHAPE·t). What was seen long ago counts less: by half with each doubling since.
-
-    `limit` bounds the improvement (a natural logarithm): no program runs faster than the machine.
-    """
+    """What is believed of one task: `trials` spent, `best_s` reached, and the posterior's two parameters. The logarithm
+    of a task's best latency falls with the logarithm of its trials, in jumps: most batches bring nothing, some bring
+    much. We take it as a gamma process over doublings of trials, with `SHAPE` a doubling and an unknown scale, whose
+    inverse has a gamma prior. That is conjugate: after improvements of x in all over t doublings, the improvement over
+    d more doublings is distributed as (prior_x + x) times a beta-prime variable of parameters (SHAPE·d, prior_a +
+    SHAPE·t). What was seen long ago counts less: by half with each doubling since. `limit` bounds the improvement (a
+    natural logarithm): no program runs faster than the machine."""
 
     trials: int
     best_s: float

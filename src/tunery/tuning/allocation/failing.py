@@ -1,7 +1,5 @@
-"""How likely a candidate fails to build or run, learned from those that did.
-
-Where nothing fails nothing is learned, and nothing is paid for.
-"""
+"""How likely a candidate fails to build or run, learned from those that did. Where nothing fails nothing is learned,
+and nothing is paid for."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,11 +1,9 @@
 """The candidate filter: which proposals are not worth building, judged by a cost model as far as it has earned trust.
-
 Trust is what the model has shown: of the pairs of candidates of this task that were proposed together, measured, and
 differ, the share it had put in the right order before (Kendall's tau, less one standard error). A model that was
-trained before the job begins with half of what it has shown on tasks it had not seen; any other one drops nothing
-until it is proven. A random part of what would be dropped is measured all the same: that is the search's exploration,
-and the only way to know how often the filter is wrong.
-"""
+trained before the job begins with half of what it has shown on tasks it had not seen; any other one drops nothing until
+it is proven. A random part of what would be dropped is measured all the same: that is the search's exploration, and the
+only way to know how often the filter is wrong."""
 
 import math
 import random
@@ -59,10 +57,8 @@ class Sorted:
 
 
 class CandidateFilter:
-    """The filter of one task, and what it has learned of the model's ranking of it.
-
-    `prior_tau` is what the model has shown on tasks it had not seen, None for one that was not trained before.
-    """
+    """The filter of one task, and what it has learned of the model's ranking of it. `prior_tau` is what the model has
+    shown on tasks it had not seen, None for one that was not trained before."""
 
     def __init__(self, audit_share: float, seed: int, prior_tau: float | None = None) -> None:
         self._audit_share, self._prior_tau = audit_share, prior_tau

@@ -257,7 +257,7 @@ class TaskSearch:
     ) -> bool:
         """Store a measurement and its cost in one commit, let it take the place of an earlier one, and return whether
         nothing was as fast before. What timing a candidate again alone gave is no trial."""
-        await payer.account.record(self.task, [payer.record(candidate, measurement)], bills)
+        await payer.keep(self.task, candidate, measurement, bills)
         open_to = [job_id for job_id, job in self.jobs.items() if job.takes_part]
         counted, helped = self.state.measure(payer.job_id, candidate, measurement, open_to)
         for job_id in counted:
