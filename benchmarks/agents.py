@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tunery.blobs import DirectoryBlobs
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.engines import AgentEngine, Engine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.ray.engine import RayEngine
 from tunery.runtime.hosts.workers import MEASURER

@@ -46,7 +46,7 @@ from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
 from tunery.devices import open_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.dialects import Observation, get_dialect, store_built
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
@@ -172,9 +172,9 @@ def bare(bench: Bench, trials: int, seed: int) -> Course:
 
 def _ours(bench: Bench, trials: int, seed: int, base: str | None) -> Course:
     from tunery.costmodels import with_task
+    from tunery.costmodels.boosted import OnlineTrainer
+    from tunery.costmodels.boosted import Row as Lesson
     from tunery.costmodels.columns import STORES, TASK_COLUMNS
-    from tunery.costmodels.warm import OnlineTrainer
-    from tunery.costmodels.warm import Row as Lesson
 
     course, task, dialect = Course(), bench.task, bench.dialect
     with timed(course):

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from store_guard import calls_on_the_loop
 
 from postgres_server import PostgresServer, binaries, temporary_database
-from tunery.devices.cpu.placement import bring_back
+from tunery.devices.cpu.facts import bring_back
 from tunery.store import open_store
 
 settings.register_profile("tunery", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -30,7 +30,6 @@ LEVELS = (
         "_archive",
         "_environments",
         "_extras",
-        "_inputs",
         "_locks",
         "_outputs",
         "_processor",
@@ -55,6 +54,7 @@ BESIDE = {
     ("_extras", "_errors"),
     ("_environments", "_errors"),
     ("_environments", "_locks"),
+    ("_locks", "_errors"),
     ("_environments", "_settings"),
 }
 # What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
@@ -76,7 +76,7 @@ LINUX = re.compile(
     r"/proc|/sys/|schedstat|sched_[gs]etaffinity|cgroup|powercap|rapl|getrusage|SC_CLK_TCK|\bticks?\b|thermal",
     re.IGNORECASE,
 )
-KNOWS_NO_LINUX = ("measuring/", "runtime/foreign", "devices/lock.py")
+KNOWS_NO_LINUX = ("measuring/", "runtime/foreign", "_locks.py")
 # Rooms that may import less than what lies below them.
 ONLY = {
     "scheduling": {"domain", "_errors"},
@@ -86,8 +86,7 @@ ONLY = {
     "_processor": set(),
     "_environments": {"_errors", "_locks", "_settings"},
     "_extras": {"_errors"},
-    "_inputs": set(),
-    "_locks": set(),
+    "_locks": {"_errors"},
     "_outputs": {"_errors"},
     "blobs": {"_errors", "_locks"},
     "store": {"domain", "_errors", "_locks", "_outputs", "_settings"},

@@ -14,7 +14,7 @@ from tunery.costmodels.training.automl import fit
 from tunery.costmodels.training.evaluation import ALL, EvaluationRow, Paired, evaluate, hold_out_networks, paired
 from tunery.costmodels.training.replay import load
 from tunery.costmodels.training.train import judge, open_table
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain.request import Request, Trimming
 from tunery.service.session import collect

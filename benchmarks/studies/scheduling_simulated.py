@@ -15,7 +15,7 @@ from rival_strategies import STRATEGIES
 from studies._base import Options, StudyReport
 from studies.decision_cost import HOSTS, MOST_US, cost_curve, cost_over_hosts_us, draw_curve, growth_exponent
 from studies.mixes import MakeMix, MixResult, Summary, simulate_mixes, summarize
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 
 MEDIAN_BOUND, GREEDY_MARGIN = 1.05, 0.02
 _MIXES, _QUICK_MIXES = 300, 40

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from tunery._errors import WorkError
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model, registry
+from tunery.costmodels.boosted import OnlineTrainer
 from tunery.costmodels.columns import STORES, TASK_COLUMNS
-from tunery.costmodels.warm import OnlineTrainer
 from tunery.dialects import Observation, get_dialect
 from tunery.domain import Candidate, Outcome, Target, Task, Workload
 

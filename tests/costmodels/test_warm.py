@@ -2,7 +2,7 @@ import numpy as np
 from costmodel_data import LAYOUT, table
 
 from tunery.costmodels import BoostedModel, Recipe, load_cost_model
-from tunery.costmodels.warm import OnlineTrainer, Row, ordered
+from tunery.costmodels.boosted import OnlineTrainer, Row, ordered
 
 
 def rows_of(first: int, last: int, law: int = 1) -> list[Row]:

@@ -14,7 +14,7 @@ import pytest
 from tunery._errors import BlobError, CrashError
 from tunery.delivery import fastest
 from tunery.delivery.comparing.compare import Contestants
-from tunery.delivery.fastest import Made, compile_fastest, time_files
+from tunery.delivery.several import Made, compile_fastest, time_files
 from tunery.dialects import get_dialect
 from tunery.domain import HERE, Network
 from tunery.domain.request import CompileOptions, CompileReport, Request

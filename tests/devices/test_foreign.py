@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tunery.devices.cpu import placement
+from tunery.devices.cpu import facts
 from tunery.devices.cpu.load import CpuForeignLoad, Mark, taken_cores
 
 
@@ -36,8 +36,8 @@ def test_a_real_hog_is_seen_and_our_own_work_is_not() -> None:
 
 
 def test_a_memory_limit_cuts_what_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "limit_bytes", lambda: None)
-    total = placement.granted_bytes()
+    monkeypatch.setattr(facts, "limit_bytes", lambda: None)
+    total = facts.granted_bytes()
     for limit, granted in ((1 << 20, 1 << 20), (total * 2, total)):
-        monkeypatch.setattr(placement, "limit_bytes", lambda limit=limit: limit)
-        assert placement.granted_bytes() == granted
+        monkeypatch.setattr(facts, "limit_bytes", lambda limit=limit: limit)
+        assert facts.granted_bytes() == granted

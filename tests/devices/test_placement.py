@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tunery.devices.cpu.placement import inspect_placement, memory_facts, pin, slots, usable_cores
+from tunery.devices.cpu.facts import inspect_placement, memory_facts, pin, slots, usable_cores
 
 _SCRIPT = """
 import json, os, threading
-from tunery.devices.cpu.placement import inspect_placement, pin, usable_cores
+from tunery.devices.cpu.facts import inspect_placement, pin, usable_cores
 allowed = usable_cores()
 pin(allowed[-1:])
 before = inspect_placement(allowed[-1:])

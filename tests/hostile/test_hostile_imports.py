@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), model)
     with pytest.MonkeyPatch.context() as patch, LocalEngine() as engine:
         patch.setenv("TUNERY_CACHE", str(folder / "cache"))
-        patch.setattr("tunery.tuning.search.stored.HINTS", 100)  # all that lie are tried, not the first dozen
+        patch.setattr("tunery.tuning.search.task_search.HINTS", 100)  # all that lie are tried, not the first dozen
         yield Place(folder, model, honest(folder, model), RecordChecks(engine))
 
 

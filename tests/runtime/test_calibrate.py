@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tunery._errors import WorkError
 from tunery.devices import open_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.domain import Budget, Calibration, SharingPoint
 from tunery.domain.request import Request
 from tunery.runtime import opening

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from job_tools import expect_nothing_held, os_core_s, run_in, runtimes
 
+from tunery._locks import DeviceLock
 from tunery.devices import open_device
-from tunery.devices.cpu.placement import usable_cores
-from tunery.devices.lock import DeviceLock
+from tunery.devices.cpu.facts import usable_cores
 from tunery.domain import (
     Budget,
     Calibration,
@@ -29,7 +29,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import Store, open_store
-from tunery.tuning.pipeline import together
+from tunery.tuning.calls import together
 from tunery.tuning.search.state import tried
 
 SLOW = "fake:slots?tasks=1&real=1&best_us=2000"

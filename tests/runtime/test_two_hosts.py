@@ -33,7 +33,7 @@ from onnx import TensorProto, helper
 from tunery._errors import GoneDeviceError, UsageError
 from tunery.blobs import DirectoryBlobs
 from tunery.delivery.files.inference_session import InferenceSession
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.domain import HERE, Artifact, Budget, JobState, JobStatus, Mode, Outcome
 from tunery.domain.request import CompileOptions, Progress, Request
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec

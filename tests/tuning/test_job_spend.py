@@ -23,9 +23,8 @@ from tunery.service.codec import request_of
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import Store, open_store
-from tunery.tuning import job, pipeline
-from tunery.tuning.calls import Context
-from tunery.tuning.pipeline import BuiltCandidate
+from tunery.tuning import calls, job
+from tunery.tuning.calls import BuiltCandidate, Context
 from tunery.tuning.search import task_search
 
 pytestmark = pytest.mark.jobs
@@ -140,7 +139,7 @@ def test_a_job_that_was_stopped_within_a_batch_has_paid_for_each_of_its_trials(
 
 def test_a_build_that_waits_for_its_race_is_no_overhead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "_DEPTH", 1)
-    original, unclaimed = pipeline.build_all, list[float]()
+    original, unclaimed = calls.build_all, list[float]()
 
     async def build(payer: Context, task: Task, candidates: Sequence[Candidate], *more: Any) -> list[BuiltCandidate]:
         runtime = payer.runtime

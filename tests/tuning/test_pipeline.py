@@ -13,8 +13,7 @@ from tunery.engines import Role
 from tunery.runtime.services import Proposal
 from tunery.store import open_store
 from tunery.tuning.account import PricedCharge
-from tunery.tuning.calls import Context
-from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
+from tunery.tuning.calls import Builds, BuiltCandidate, Context, build_all, build_reference, race_in_turn
 
 SOME_FAIL = "fake:some?tasks=1&space=8x8x4&seed=3&refuse=0.3&noise=0"
 
@@ -119,7 +118,7 @@ def test_a_task_whose_unscheduled_program_does_not_build_is_refused(tmp_path: Pa
             return _answer(Measurement(Outcome.BUILD_FAILED, detail="no such header"))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tunery.tuning.pipeline.call_build", refused)
+            patch.setattr("tunery.tuning.calls.call_build", refused)
             with pytest.raises(WorkError, match="no such header"):
                 await build_reference(context, task)
 

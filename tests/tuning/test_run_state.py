@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.tuning.run_state import Phase, RunState
+from tunery.tuning.reporting import Phase, RunState
 
 KEYS = st.sampled_from("abcd")
 

@@ -189,7 +189,7 @@ def test_finals_are_held_where_the_races_are_near_the_target_for_they_may_hold_l
     other_finals(monkeypatch, 0.6)
     monkeypatch.setattr("tunery.tuning.job._NEAR", 2.0)
     for looks in (100.0, 0.0):  # a search of the fake is over before finals are worth a fifth of it
-        monkeypatch.setattr("tunery.tuning.run_state._LOOKS", looks)
+        monkeypatch.setattr("tunery.tuning.reporting._LOOKS", looks)
         (tmp_path / str(looks)).mkdir()
         asked = request_in(tmp_path / str(looks), source, "320trials")
         report = tune(replace(asked, latency_target_s=0.7 * loose.after_s))

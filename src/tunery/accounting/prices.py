@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import BudgetError
-from tunery._inputs import read_small
+from tunery._locks import read_small
 from tunery._settings import settings
 from tunery.domain import CURRENCIES, LEAST, Budget
 

@@ -98,7 +98,7 @@ def train(
     from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.train import open_table
     from tunery.costmodels.training.train import train as train_model
-    from tunery.devices.cpu.placement import usable_cores
+    from tunery.devices.cpu.facts import usable_cores
     from tunery.domain import Budget
 
     seconds = Budget.parse(time, least={}).seconds  # no job
@@ -190,7 +190,7 @@ def evaluate(
     """Judge a model on the records of a store, per operator kind and device."""
     from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.train import judge, open_table
-    from tunery.devices.cpu.placement import usable_cores
+    from tunery.devices.cpu.facts import usable_cores
     from tunery.dialects import get_dialect
 
     with LiveLine(verbose=verbose) as live:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
-from tunery._inputs import read_small
+from tunery._locks import read_small
 from tunery._settings import models_directory
 from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import check_trees, layout_of, load_cost_model

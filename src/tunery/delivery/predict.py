@@ -38,9 +38,18 @@ from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.services import CheckedBody, Pick, Prediction
 from tunery.store import Offer
 from tunery.tuning.account import Account
-from tunery.tuning.calls import Context, Entrant, stage
+from tunery.tuning.calls import (
+    Builds,
+    BuiltCandidate,
+    Context,
+    Entrant,
+    build_all,
+    build_reference,
+    race_in_turn,
+    stage,
+    together,
+)
 from tunery.tuning.learning import InitialModel, Learning, start_for
-from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
 from tunery.tuning.search.finals import time_in_turns
 from tunery.tuning.work import Work
 

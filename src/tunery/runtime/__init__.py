@@ -3,7 +3,7 @@
 from tunery._environments import check_environment
 from tunery._errors import CrashError, DeadlineError, EngineError, UsageError
 from tunery._processor import granted_cores
-from tunery.devices.cpu.placement import granted_bytes
+from tunery.devices.cpu.facts import granted_bytes
 from tunery.dialects import get_dialect
 from tunery.domain import Environment, Measurement, Outcome
 from tunery.engines import Role

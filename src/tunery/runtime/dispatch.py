@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tunery._errors import UsageError, WorkError
 from tunery._processor import granted_cores
 from tunery.accounting.machine import MachineTime
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.domain import HERE
 from tunery.engines import HostUse
 from tunery.scheduling import (

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tunery._errors import TuneryError, WorkError
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.dialects import extractor
 from tunery.domain import Target, Task
 from tunery.domain.request import Request

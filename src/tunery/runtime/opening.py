@@ -12,7 +12,7 @@ from pathlib import Path
 from tunery._errors import EngineError, HostError, UsageError
 from tunery._settings import cache_directory, hosts_file, settings
 from tunery.blobs import Blobs, DirectoryBlobs
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.domain import HERE, DeviceDescription
 from tunery.engines import AgentEngine, Engine, JoinedEngine, engine_class
 from tunery.engines.remote.registry import added_hosts, host_named

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import BlobError, CrashError, EngineError, FullHostError, LostWorkerError, WorkError
-from tunery._locks import hold_directory, is_held, own_directory
+from tunery._locks import DeviceLock, hold_directory, is_held, own_directory
 from tunery._outputs import is_running
 from tunery._settings import settings
 from tunery.accounting.power import Power
 from tunery.costmodels.columns import TASK_COLUMNS, Layout
-from tunery.devices.lock import DeviceLock
 from tunery.dialects import CrossCompiler, Space, get_dialect
 from tunery.domain import HERE, Artifact, Calibration, DeviceDescription
 from tunery.engines import Engine, Role

@@ -24,7 +24,7 @@ from tunery.delivery.compile import check_place, inputs_of
 from tunery.delivery.files.combining import combine
 from tunery.delivery.query import Answer
 from tunery.delivery.query import query as query_work
-from tunery.delivery.shapes import compile_request
+from tunery.delivery.several import compile_request
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Network, Task, digest
 from tunery.domain.request import (

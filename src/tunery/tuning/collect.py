@@ -32,9 +32,8 @@ from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.services import Prediction, Proposal
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
-from tunery.tuning.calls import Context, stage
+from tunery.tuning.calls import Builds, BuiltCandidate, Context, build_all, build_reference, race_in_turn, stage
 from tunery.tuning.learning import Learning, start_for
-from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
 from tunery.tuning.search.proposer import PROPOSE_DEADLINE_S
 
 _LANES = 3  # tasks at once: while one is measured the others propose and build

@@ -19,20 +19,20 @@ from tunery.runtime.dispatch import WithdrawnError
 from tunery.store import Store
 from tunery.tuning.account import Account, RunBudget
 from tunery.tuning.allocation.allocator import Allocator, RoundRobin, TaskProgress
-from tunery.tuning.calls import Context
+from tunery.tuning.calls import Context, together
 from tunery.tuning.learning import start_for
-from tunery.tuning.pipeline import together
 from tunery.tuning.reporting import (
     NO_TASKS,
     NetworkEstimate,
+    Phase,
     Reporter,
+    RunState,
     latency_target_summary,
     nothing_right_summary,
     stop_summary,
     too_little,
     unreached_summary,
 )
-from tunery.tuning.run_state import Phase, RunState
 from tunery.tuning.search.task_search import SearchRegistry, TaskSearch
 from tunery.tuning.work import Work
 

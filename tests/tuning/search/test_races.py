@@ -21,8 +21,7 @@ from tunery.domain import (
     Workload,
 )
 from tunery.runtime.runtime import Reservation
-from tunery.tuning.calls import Context
-from tunery.tuning.pipeline import BuiltCandidate
+from tunery.tuning.calls import BuiltCandidate, Context
 from tunery.tuning.search import races
 from tunery.tuning.search.races import Races
 

@@ -20,7 +20,7 @@ from tunery.costmodels.columns import DEVICE_COLUMNS, FeatureRows, Layout, devic
 from tunery.costmodels.dataset import Group, Table, without_devices
 from tunery.costmodels.registry import generator
 from tunery.devices import open_device, traits_of
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.dialects import Space, get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.engines import Engine, Role, WorkerSpec

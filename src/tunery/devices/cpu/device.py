@@ -11,7 +11,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery.devices._base import ConstantBuffers, Device, EnergyMeter, Fill
-from tunery.devices.cpu import placement
+from tunery.devices.cpu import facts as cpu_facts
 from tunery.devices.cpu.energy import open_meter
 from tunery.devices.cpu.facts import cache_bytes, cpu_traits, describe_cpu
 from tunery.devices.cpu.load import CpuForeignLoad, LoadWatch, read_clocks
@@ -62,13 +62,13 @@ class CpuDevice(Device):
     kind = "cpu"
 
     def __init__(self, cores: Sequence[int] = (), slot: Sequence[int] = ()) -> None:
-        super().__init__(tuple(cores) or placement.usable_cores(), slot)
-        self._placed = placement.inspect_placement(self.slot)
+        super().__init__(tuple(cores) or cpu_facts.usable_cores(), slot)
+        self._placed = cpu_facts.inspect_placement(self.slot)
 
     @classmethod
     @override
     def slots(cls, cores: Sequence[int], threads: int) -> list[tuple[int, ...]]:
-        return placement.slots(cores, threads)
+        return cpu_facts.slots(cores, threads)
 
     @classmethod
     @override
@@ -86,13 +86,13 @@ class CpuDevice(Device):
 
     @override
     def pin(self) -> None:
-        self.slot = placement.pin(self.slot)
+        self.slot = cpu_facts.pin(self.slot)
 
     @override
     def hold(self) -> bool:
-        self._placed = placement.inspect_placement(self.slot)
+        self._placed = cpu_facts.inspect_placement(self.slot)
         if not self._placed.held:
-            placement.bring_back(self.slot)
+            cpu_facts.bring_back(self.slot)
         return self._placed.held
 
     @override
@@ -102,7 +102,7 @@ class CpuDevice(Device):
 
     @cached_property
     def _memory(self) -> Mapping[str, Any]:
-        return placement.memory_facts(self.slot)
+        return cpu_facts.memory_facts(self.slot)
 
     clock = staticmethod(time.perf_counter)  # without a call in between: kernels are timed by it
 

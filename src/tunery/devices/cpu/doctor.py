@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tunery._processor import quota_cores
 from tunery._sandbox import lacking
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.cpu.facts import usable_cores
 from tunery.domain import Check, CheckState
 
 _QUIET_LOAD = 0.5

@@ -22,10 +22,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tunery._errors import BlobError, BlobNotFoundError, TuneryError
+from tunery._locks import DeviceLock
 from tunery._settings import settings
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices import device_class
-from tunery.devices.lock import DeviceLock
 from tunery.domain import Environment, HostFacts
 from tunery.engines._base import Role, WorkerSpec
 from tunery.engines._loop import MOST_SENT_BYTES, Channel, FrameError, FrameReader, Loop, pack

@@ -16,7 +16,7 @@ from tunery._processor import granted_cores
 from tunery._settings import cache_directory
 from tunery.devices import open_device
 from tunery.devices.cpu.doctor import confinement
-from tunery.devices.cpu.placement import granted_bytes, usable_cores
+from tunery.devices.cpu.facts import granted_bytes, usable_cores
 from tunery.devices.here import devices_here
 from tunery.dialects import Dialect, get_dialect, installed_dialects
 from tunery.domain import Check, CheckState, HostFacts

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunery.devices import device_class
-from tunery.devices.cpu.placement import granted_bytes
+from tunery.devices.cpu.facts import granted_bytes
 from tunery.domain import HERE, HostFacts
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import preparer_environment, worker_bytes, worker_environment

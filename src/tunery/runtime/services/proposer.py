@@ -205,7 +205,7 @@ class Trainer:
     """Keeps the rows measured so far, and cost models warm on them, one for each name."""
 
     def __init__(self) -> None:
-        from tunery.costmodels.warm import OnlineTrainer
+        from tunery.costmodels.boosted import OnlineTrainer
 
         self._new = OnlineTrainer
         self._warm: dict[str, OnlineTrainer] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tunery._errors import UsageError
 from tunery.delivery.compile import check_place
-from tunery.delivery.shapes import compile_request
+from tunery.delivery.several import compile_request
 from tunery.domain.request import ONNXRUNTIME, CompileOptions, CompileReport, Request, asked
 from tunery.reports.data import compile_data, described
 from tunery.service.kinds._base import Answer, JobKind, say

@@ -13,8 +13,7 @@ from tunery.measuring.degree import Degree
 from tunery.runtime.foreign_load import marked, relaxed_incumbent_s
 from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
-from tunery.tuning.calls import Context, Entrant, race, stage
-from tunery.tuning.pipeline import BuiltCandidate, together
+from tunery.tuning.calls import BuiltCandidate, Context, Entrant, race, stage, together
 from tunery.tuning.search.state import SearchState
 
 Timed = tuple[Entrant, Measurement]

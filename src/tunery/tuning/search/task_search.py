@@ -4,11 +4,24 @@ import asyncio
 import itertools
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, WorkError
-from tunery.dialects import Space, get_dialect
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Provenance, Task, TaskState, digest
+from tunery.dialects import Observation, Space, get_dialect
+from tunery.domain import (
+    Artifact,
+    Candidate,
+    Measurement,
+    Mode,
+    Origin,
+    Outcome,
+    Provenance,
+    Record,
+    Task,
+    TaskState,
+    digest,
+)
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.dispatch import WithdrawnError
@@ -17,22 +30,100 @@ from tunery.runtime.runtime import Runtime
 from tunery.store import Store
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
-from tunery.tuning.calls import Context, stage
+from tunery.tuning.calls import Context, build_all, stage
 from tunery.tuning.learning import InitialModel, Learning
-from tunery.tuning.pipeline import build_all
 from tunery.tuning.search import finals
 from tunery.tuning.search.finals import BuiltBaselines
 from tunery.tuning.search.proposer import ProposalFilter, TaskProposer
 from tunery.tuning.search.races import Races
 from tunery.tuning.search.state import NOTHING_RIGHT, SearchState, is_trial, tried
-from tunery.tuning.search.stored import (
-    StoredTask,
-    hinted,
-    measured_elsewhere,
-    stored_best,
-    stored_records,
-    stored_tasks,
-)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """A task's records under a job's conditions, oldest first, and the best verified one."""
+
+    records: Sequence[Record]
+    best: Record | None
+
+
+async def stored_tasks(context: Context, tasks: Sequence[Task]) -> list[StoredTask]:
+    here = context.provenance
+
+    def read(store: Store) -> list[StoredTask]:
+        return [StoredTask(store.records(t.key, provenance=here), _best(store, t.key, here)) for t in tasks]
+
+    return await context.store.read(read)
+
+
+async def stored_records(context: Context, task: Task) -> list[Record]:
+    return await context.store.read(lambda store: store.records(task.key, provenance=context.provenance))
+
+
+async def stored_best(context: Context, task: Task) -> Record | None:
+    return await context.store.read(lambda store: _best(store, task.key, context.provenance))
+
+
+async def measured_elsewhere(context: Context, task: Task, keys: Collection[str]) -> dict[str, Observation]:
+    here = context.provenance
+
+    def read(store: Store) -> list[Record]:
+        if store.measured_keys(task.key, here).isdisjoint(keys):
+            return []
+        return store.records(task.key, provenance=here)
+
+    return {
+        r.candidate.key: Observation(r.candidate, r.measurement.outcome, r.measurement.latency_s)
+        for r in (await context.store.read(read) if keys else ())
+        if r.candidate.key in keys
+        and r.measurement.mode is not Mode.FINAL
+        and r.measurement.outcome is not Outcome.FILTERED
+    }
+
+
+def _best(store: Store, task_key: str, provenance: Provenance) -> Record | None:
+    return next(iter(store.best(task_key, provenance)), None)
+
+
+HINTS = 12
+_OFFERS = 3  # of each compatible device and version of the compiler
+_DEADLINE_S = 60.0
+_LOST = 2  # workers that may be lost to such candidates
+
+
+async def hinted(context: Context, task: Task) -> list[Candidate]:
+    """Return the candidates that others call fast, under the keys of the programs that they are: first those that were
+    the best on a compatible device, or by another version of the compiler, then those of imported records."""
+    device = await context.runtime.device()
+
+    def ask(store: Store) -> list[str]:
+        known = store.devices.of_type(device.fingerprint, device.as_facts())
+        offers = store.offers([task.key], context.provenance, known, _OFFERS)[task.key]
+        bodies = [offer.record.candidate.body for offer in offers]
+        return list(dict.fromkeys([*bodies, *store.hints(task.key, context.provenance, HINTS)]))[:HINTS]
+
+    bodies = await context.store.read(ask)
+    if not bodies:
+        return []
+    found: dict[str, Candidate] = {}
+    lost = 0
+    async with stage(context, task, "build", Role.BUILDER, 0) as grant:
+        for body in bodies:
+            try:
+                candidate: Candidate = await context.runtime.call(
+                    grant.worker, "identify", task, body, deadline_s=_DEADLINE_S
+                )
+            except DialectError:
+                continue
+            except EngineError:
+                lost += 1
+                if lost == _LOST:
+                    break
+                continue
+            found.setdefault(candidate.key, candidate)
+    await context.charge(task.key, "build", "", grant, 0)
+    return list(found.values())
+
 
 _LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
 _NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs that time it for the first time
