@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tunery.devices.cpu.load import Limits, LoadWatch, Mark, judge
+from tunery.devices.cpu.load import LoadWatch, Mark, judge
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -56,7 +56,7 @@ CLEAN = Mark(1.0, 0.9, 3, 0.001, 0.95, 0.0, 1.5, 0.1, 1.4, full=True)
 
 
 def test_our_own_use_and_our_builders_are_not_foreign() -> None:
-    load = judge(BEFORE, CLEAN, Limits())
+    load = judge(BEFORE, CLEAN)
     assert load.foreign == pytest.approx(0.05)
     assert load.machine_foreign == pytest.approx(0.1)
     assert load.contaminated == ()
@@ -67,19 +67,19 @@ def test_our_own_use_and_our_builders_are_not_foreign() -> None:
     [({"waited_s": 0.1}, "waited"), ({"cores_busy_s": 1.3}, "foreign"), ({"cores_steal_s": 0.2}, "steal")],
 )
 def test_each_limit_contaminates_by_itself(change: dict[str, float], flag: str) -> None:
-    assert judge(BEFORE, replace(CLEAN, **change), Limits()).contaminated == (flag,)
+    assert judge(BEFORE, replace(CLEAN, **change)).contaminated == (flag,)
 
 
 def test_ticks_say_nothing_about_a_short_sample() -> None:
     after = replace(CLEAN, wall_s=0.01, own_cpu_s=0.01, waited_s=0.0, cores_busy_s=0.02, cores_steal_s=0.01)
-    assert judge(BEFORE, after, Limits()).contaminated == ()
+    assert judge(BEFORE, after).contaminated == ()
 
 
 def test_switches_count_only_where_waiting_is_not_known() -> None:
     before, after = Mark(0.0, switches=0), Mark(0.01, switches=9)
-    assert judge(before, after, Limits()).contaminated == ("switched",)
-    assert judge(before, Mark(0.01, switches=1), Limits()).contaminated == ()
-    known = judge(replace(before, waited_s=0.0), replace(after, waited_s=0.0), Limits())
+    assert judge(before, after).contaminated == ("switched",)
+    assert judge(before, Mark(0.01, switches=1)).contaminated == ()
+    known = judge(replace(before, waited_s=0.0), replace(after, waited_s=0.0))
     assert known.contaminated == ()
 
 

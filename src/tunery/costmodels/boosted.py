@@ -386,10 +386,6 @@ def check_rows(found: Sequence[Floats]) -> None:
         raise UsageError(f"{len(y)} candidates are too few, or too alike, to train a cost model; measure more")
 
 
-def describe(recipe: Recipe) -> dict[str, Any]:
-    return asdict(recipe)
-
-
 def _positive(raw: Floats, family: str) -> Floats:
     """Return scores of one scale: a search that takes scores as weights needs them positive."""
     if family == "log":

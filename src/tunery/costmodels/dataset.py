@@ -121,7 +121,12 @@ def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
     learn that. Where the facts of one are not known, they would learn what it means that the columns are there."""
     if len({group.device for group in groups}) < 2:
         return tuple(groups)
-    return tuple(replace(group, rows=_emptied(group.rows), device_columns=columns_of(group)) for group in groups)
+    emptied = []
+    for group in groups:
+        values = group.rows.values.copy()
+        values[:, _device_places(group.rows.layout)] = np.nan
+        emptied.append(replace(group, rows=replace(group.rows, values=values), device_columns=columns_of(group)))
+    return tuple(emptied)
 
 
 def columns_of(group: Group) -> Rows:
@@ -129,12 +134,6 @@ def columns_of(group: Group) -> Rows:
         return group.device_columns
     places = _device_places(group.rows.layout)
     return group.rows.values[0, places] if places else device_columns(None)
-
-
-def _emptied(rows: FeatureRows) -> FeatureRows:
-    values = rows.values.copy()
-    values[:, _device_places(rows.layout)] = np.nan
-    return replace(rows, values=values)
 
 
 def _device_places(layout: Layout) -> list[int]:

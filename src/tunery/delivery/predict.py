@@ -50,7 +50,7 @@ from tunery.tuning.calls import (
     together,
 )
 from tunery.tuning.learning import InitialModel, Learning, start_for
-from tunery.tuning.search.finals import time_in_turns
+from tunery.tuning.search.finals import record_finals, time_in_turns
 from tunery.tuning.work import Work
 
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S, PICK_DEADLINE_S = 60.0, 30.0, 60.0
@@ -271,8 +271,12 @@ async def _few_shot(
     looked = await asyncio.gather(
         *(_predict(context, each, looks(each.task, whole, policy), policy) for each in known if each.open)
     )
-    looked = [(each, _with_offers(prediction, offers.get(each.task.key, ()))) for each, prediction in looked]
-    raced = {each.task.key: (each, prediction) for each, prediction in await _measure(context, looked, policy)}
+    first = []
+    for each, prediction in looked:
+        candidates = [*(offer.record.candidate for offer in offers.get(each.task.key, ())), *prediction.candidates]
+        distinct = {candidate.key: candidate for candidate in candidates}
+        first.append((each, replace(prediction, candidates=tuple(distinct.values()))))
+    raced = {each.task.key: (each, prediction) for each, prediction in await _measure(context, first, policy)}
     tasks = [each.task for each in known]
 
     async def settle(each: KnownTask) -> KnownTask:
@@ -283,11 +287,6 @@ async def _few_shot(
     host = context.runtime.measured_on
     again = await context.store.read(lambda store: choose(store, tasks, context.provenance, host))
     return tuple(await asyncio.gather(*map(settle, again)))
-
-
-def _with_offers(prediction: Prediction, offers: Sequence[Offer]) -> Prediction:
-    every = [*(offer.record.candidate for offer in offers), *prediction.candidates]
-    return replace(prediction, candidates=tuple({candidate.key: candidate for candidate in every}.values()))
 
 
 async def _measure(
@@ -350,8 +349,4 @@ async def _far_ahead(context: Context, task: Task, best_s: float) -> bool:
 async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant], reference: Artifact) -> None:
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, None, _ROUNDS)
-    records = [
-        context.record(candidate, measurement) for (candidate, _), measurement in zip(entrants, results, strict=True)
-    ]
-    cost = context.bill(task.key, "finals", "", grant, len(entrants), device=True)
-    await context.account.record(task, records, [cost])
+    await record_finals(context, task, entrants, results, grant)

@@ -54,9 +54,10 @@ def forecast(
 ) -> Forecast:
     """Of `jobs` those count that tuned to their end; those for `target_key` alone, if there are any."""
     unknown = sum(each.choice.latency_s is None for each in known)
-    latency_s = _total_s(known, {})
+    latency_s, done = _total_s(known, {}), tuned(jobs)
     met = None if target_s is None else latency_s is not None and latency_s <= target_s
-    return Forecast(latency_s, unknown, target_s, met, _tuning(known, _like(jobs, target_key), effort))
+    alike = [job for job in done if job.request.get("target_key") == target_key] or done
+    return Forecast(latency_s, unknown, target_s, met, _tuning(known, alike, effort))
 
 
 def tuned(jobs: Iterable[JobStatus]) -> list[JobStatus]:
@@ -66,32 +67,27 @@ def tuned(jobs: Iterable[JobStatus]) -> list[JobStatus]:
     ]  # fmt: skip
 
 
-def _like(jobs: Iterable[JobStatus], target_key: str) -> list[JobStatus]:
-    done = tuned(jobs)
-    return [job for job in done if job.request.get("target_key") == target_key] or done
-
-
 def _tuning(known: Sequence[KnownTask], jobs: Sequence[JobStatus], effort: str) -> TuningForecast | None:
-    rest = [each for each in known if each.task.tunable and each.open]
+    rest = [each.task for each in known if each.task.tunable and each.open]
     if not rest or not jobs:
         return None
-    trials = EFFORTS[effort] * len(rest)
-    gains = _gains(jobs)
-    after = {each.task.key: gains.get(each.task.workload.kind, gains.get("")) for each in rest}
-    work = [(each.task.weight * each.task.workload.flop or 1.0, after[each.task.key]) for each in rest]
-    known_gain = [(flop, gain) for flop, gain in work if gain]
+    trials, gains = EFFORTS[effort] * len(rest), _gains(jobs)
+    after = {task.key: gain for task in rest if (gain := gains.get(task.workload.kind, gains.get("")))}
+    flop = {task.key: task.weight * task.workload.flop or 1.0 for task in rest if task.key in after}
     paid = [job for job in jobs if job.spend.money and job.spend.currency == jobs[0].spend.currency]
+
+    def each_trial(amounts: Iterable[tuple[float, JobStatus]]) -> float:
+        return trials * median(amount / job.spend.trials for amount, job in amounts)
+
     return TuningForecast(
-        len(rest),
-        trials,
-        trials * median(job.spend.wall_s / job.spend.trials for job in jobs),
-        trials * median(job.spend.core_s / job.spend.trials for job in jobs),
-        trials * median((job.spend.money or 0.0) / job.spend.trials for job in paid) if paid else None,
+        len(rest), trials,
+        each_trial((job.spend.wall_s, job) for job in jobs),
+        each_trial((job.spend.core_s, job) for job in jobs),
+        each_trial((job.spend.money or 0.0, job) for job in paid) if paid else None,
         jobs[0].spend.currency if paid else "",
-        sum(flop for flop, _ in known_gain) / sum(flop / gain for flop, gain in known_gain) if known_gain else None,
-        _total_s(known, {key: gain for key, gain in after.items() if gain}),
-        len(jobs),
-    )
+        sum(flop.values()) / sum(flop[key] / after[key] for key in flop) if flop else None,
+        _total_s(known, after), len(jobs),
+    )  # fmt: skip
 
 
 def _gains(jobs: Iterable[JobStatus]) -> dict[str, float]:
@@ -104,13 +100,11 @@ def _gains(jobs: Iterable[JobStatus]) -> dict[str, float]:
     return {kind: math.exp(sum(found) / len(found)) for kind, found in logs.items()}
 
 
-def _total_s(known: Sequence[KnownTask], gains: "dict[str, float]") -> float | None:
-    total = 0.0
-    for each in known:
-        if each.choice.latency_s is None:
-            return None
-        total += each.task.weight * each.choice.latency_s / gains.get(each.task.key, 1.0)
-    return total
+def _total_s(known: Sequence[KnownTask], gains: Mapping[str, float]) -> float | None:
+    parts = [(each.task.weight, each.choice.latency_s, gains.get(each.task.key, 1.0)) for each in known]
+    if any(latency_s is None for _, latency_s, _ in parts):
+        return None
+    return sum(weight * (latency_s or 0.0) / gain for weight, latency_s, gain in parts)
 
 
 _SHOWN = 4

@@ -1,5 +1,4 @@
-"""Where and when stages run: a pure state machine with exchangeable strategies. scheduler = Scheduler({"core": 2,
-"device:cpu": 1}, strategy="predictive") for decision in scheduler.handle(event): ..."""
+"""Where and when stages run: a pure state machine with exchangeable strategies."""
 
 from tunery.scheduling._events import (
     LEAST_WEIGHT,

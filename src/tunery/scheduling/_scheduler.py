@@ -89,7 +89,10 @@ class Scheduler:
             case ev.JobSubmitted():
                 self._submitted(event)
             case ev.StageWithdrawn():
-                self._withdrawn(event.stage_id)
+                stage = self._stages.get(event.stage_id)
+                if stage and stage.state is not StageState.RUNNING:
+                    self._unqueue(stage)
+                    self._forget(stage)
             case ev.JobEnded() | ev.JobCancelled():
                 self._ended(event)
             case ev.JobPaused() | ev.JobResumed():
@@ -145,12 +148,6 @@ class Scheduler:
             done = stage.job.done_units
             done[request.kind] = done.get(request.kind, 0) + request.size
         self._forget(stage)
-
-    def _withdrawn(self, stage_id: str) -> None:
-        stage = self._stages.get(stage_id)
-        if stage and stage.state is not StageState.RUNNING:
-            self._unqueue(stage)
-            self._forget(stage)
 
     def _ended(self, event: ev.JobEnded | ev.JobCancelled) -> None:
         job = self._jobs.get(event.job_id)
@@ -249,10 +246,9 @@ class Scheduler:
         if stage.state is not StageState.OFFERED:
             stage.state = StageState.GONE if not stage.job.paused else StageState.HELD
             return
-        self._retract(stage)
+        self._strategy.discard(stage)
         worker = stage.request.affinity
-        if not stage.job.paused:
-            stage.state = StageState.GONE
+        stage.state = StageState.HELD if stage.job.paused else StageState.GONE
         if worker is not None:
             self._lanes[worker].offered = None
             self._offer_next(worker)
@@ -261,10 +257,6 @@ class Scheduler:
         stage.state = StageState.OFFERED
         stage.offer += 1
         self._strategy.push(stage, self._now_s)
-
-    def _retract(self, stage: Stage) -> None:
-        stage.state = StageState.HELD
-        self._strategy.discard(stage)
 
     def _offer_next(self, worker: str) -> None:
         lane = self._lanes[worker]

@@ -63,13 +63,10 @@ def ndcg(labels: Floats, scores: Floats, k: int = 8) -> float:
     return float(found / ideal) if ideal > 0 else 1.0
 
 
-def best_of_top(labels: Floats, scores: Floats, k: int = 8) -> float:
-    best = labels.max()
-    return float(labels[_order(scores)[:k]].max() / best) if best > 0 else 1.0
-
-
 def regret(labels: Floats, scores: Floats, k: int = 1) -> float:
-    return 1.0 - best_of_top(labels, scores, k)
+    """Return by how much the best of the top `k` by score falls short of the best of all."""
+    best = labels.max()
+    return 1.0 - float(labels[_order(scores)[:k]].max() / best) if best > 0 else 0.0
 
 
 def kendall(labels: Floats, scores: Floats) -> float:

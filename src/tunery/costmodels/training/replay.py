@@ -215,7 +215,10 @@ class Features:
         layout = self._layout.of_fold(stores[0].shape[1]) if stores else self._layout
         empty = np.full(len(layout.columns), np.nan, np.float32)
         rows = FeatureRows(np.stack([row if len(row) else empty for row, _ in found]), layout)
-        return rows, [_or_none(each, stores[0]) for _, each in found] if stores else None
+        if not stores:
+            return rows, None
+        none = np.empty((0, stores[0].shape[1]), np.float32)
+        return rows, [none if each is None else each for _, each in found]
 
     def _pool(self) -> list[str]:
         if not self._started:
@@ -246,10 +249,6 @@ def _unpacked(block: Block, candidates: Sequence[Candidate]) -> _Known:
         flat = np.frombuffer(block.stores, np.float32).reshape(-1, block.store_width)
         stores = list(np.split(flat, np.cumsum(block.counts)[:-1]))
     return {c.key: (row, each) for c, row, each in zip(candidates, rows, stores, strict=True)}
-
-
-def _or_none(stores: Rows | None, like: Rows) -> Rows:
-    return np.empty((0, like.shape[1]), np.float32) if stores is None else stores
 
 
 def _read(path: Path) -> _Known:

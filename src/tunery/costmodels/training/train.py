@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tunery._errors import UsageError
 from tunery.costmodels import CostModel, Group, Table, device_columns, for_device, load_cost_model
-from tunery.costmodels.boosted import check_rows, describe
+from tunery.costmodels.boosted import check_rows
 from tunery.costmodels.dataset import columns_of
 from tunery.costmodels.registry import (
     WORKLOAD_DIGITS,
@@ -298,7 +298,7 @@ def _card(
         dialect=table.dialect,
         compiler=table.compiler,
         target=table.target,
-        recipe=describe(voting(found.recipe))
+        recipe=asdict(voting(found.recipe))
         | {"tried": found.tried, "search_s": found.seconds, "inner_ndcg8": found.score},
         data={**facts(table), "workloads": facts(table.only(learned))["workloads"]},
         metrics=tuple(plain(row) for row in appraisal.rows),

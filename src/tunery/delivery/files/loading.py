@@ -65,7 +65,7 @@ class ShapedNetwork(CompiledNetwork):
         if named:
             raise self._in_order()
         try:
-            network = self._known.get(_shapes_of(arrays))
+            network = self._known.get(tuple([tuple(getattr(array, "shape", ())) for array in arrays]))
         except TypeError:  # a shape that is none, as of ONNX Runtime's OrtValue
             network = None
         network = network or self._network_for(arrays)
@@ -112,10 +112,6 @@ class ShapedNetwork(CompiledNetwork):
     def _told(self, shapes: Shapes) -> str:
         named = zip(self.inputs, shapes, strict=True)
         return ", ".join(f"{spec.name:.80}{shape_text(shape)}" for spec, shape in named if -1 in spec.shape)
-
-
-def _shapes_of(arrays: Sequence[Any]) -> Shapes:
-    return tuple([tuple(getattr(array, "shape", ())) for array in arrays])
 
 
 def _specs(told: Sequence[Any]) -> tuple[TensorSpec, ...]:

@@ -48,17 +48,10 @@ class CpuLoad(Load):
     pressure: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """From where on a sample counts as contaminated. The kernel counts busy and stolen time in ticks of 10 ms, so those
-    shares say nothing under `least_wall_s`. An involuntary switch counts where the time waited is not known, if there
-    are more than `switches_per_s` and one."""
-
-    waited: float = 0.02
-    foreign: float = 0.15
-    steal: float = 0.05
-    switches_per_s: float = 100.0
-    least_wall_s: float = 0.1
+# From where on a sample counts as contaminated. The kernel counts busy and stolen time in ticks of 10 ms, so those
+# shares say nothing of less than `_LEAST_WALL_S`. Switches count where the time waited is not known.
+_WAITED, _FOREIGN, _STEAL, _LEAST_WALL_S = 0.02, 0.15, 0.05, 0.1
+_SWITCHES_PER_S = 100.0
 
 
 class LoadWatch(Watch[Mark]):
@@ -71,13 +64,11 @@ class LoadWatch(Watch[Mark]):
     def __init__(
         self,
         cores: Sequence[int],
-        limits: Limits | None = None,
         root_pid: int | None = None,
         proc: Path = Path("/proc"),
         cpus: Path = Path("/sys/devices/system/cpu"),
     ) -> None:
         self._cores = frozenset(f"cpu{core}" for core in cores)
-        self._limits = limits or Limits()
         self._root_pid = os.getppid() if root_pid is None else root_pid
         self._proc = proc
         self._tasks = str(proc / "self" / "task")
@@ -96,7 +87,7 @@ class LoadWatch(Watch[Mark]):
         )  # fmt: skip
 
     def since(self, mark: Mark) -> CpuLoad:
-        return judge(mark, self.mark(full=mark.full), self._limits)
+        return judge(mark, self.mark(full=mark.full))
 
     def _waited_s(self) -> float | None:
         # Two looks go with every sample, so no pathlib and no text files here: a quarter of the time.
@@ -158,34 +149,31 @@ class LoadWatch(Watch[Mark]):
         return pid == self._root_pid
 
 
-def judge(before: Mark, after: Mark, limits: Limits) -> CpuLoad:
+def judge(before: Mark, after: Mark) -> CpuLoad:
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
-    own = after.own_cpu_s - before.own_cpu_s
+    own, known = after.own_cpu_s - before.own_cpu_s, before.tree_cpu_s is not None and after.tree_cpu_s is not None
+    tree_cpu_s = (after.tree_cpu_s or 0.0) - (before.tree_cpu_s or 0.0) if known else None
     load = CpuLoad(
         wall_s=wall_s,
         switches=after.switches - before.switches,
         waited=_share(before.waited_s, after.waited_s, wall_s),
         foreign=_share(before.cores_busy_s, after.cores_busy_s, wall_s, own),
         steal=_share(before.cores_steal_s, after.cores_steal_s, wall_s),
-        machine_foreign=_foreign(before, after, wall_s),
+        machine_foreign=None
+        if tree_cpu_s is None
+        else _share(before.machine_busy_s, after.machine_busy_s, wall_s, tree_cpu_s),
         pressure=_share(before.pressure_s, after.pressure_s, wall_s),
         throttles=None if before.throttles is None or after.throttles is None else after.throttles - before.throttles,
     )
     flags = ["throttled"] if load.throttles else []
-    if load.waited is not None and load.waited > limits.waited:
+    if load.waited is not None and load.waited > _WAITED:
         flags.append("waited")
-    if load.waited is None and load.switches > 1 + wall_s * limits.switches_per_s:
+    if load.waited is None and load.switches > 1 + wall_s * _SWITCHES_PER_S:
         flags.append("switched")
-    if wall_s >= limits.least_wall_s:
-        flags += ["foreign"] if (load.foreign or 0.0) > limits.foreign else []
-        flags += ["steal"] if (load.steal or 0.0) > limits.steal else []
+    if wall_s >= _LEAST_WALL_S:
+        flags += ["foreign"] if (load.foreign or 0.0) > _FOREIGN else []
+        flags += ["steal"] if (load.steal or 0.0) > _STEAL else []
     return replace(load, contaminated=tuple(flags))
-
-
-def _foreign(before: Mark, after: Mark, wall_s: float) -> float | None:
-    if before.tree_cpu_s is None or after.tree_cpu_s is None:
-        return None
-    return _share(before.machine_busy_s, after.machine_busy_s, wall_s, after.tree_cpu_s - before.tree_cpu_s)
 
 
 def _share(before: float | None, after: float | None, wall_s: float, ours: float = 0.0) -> float | None:
@@ -259,18 +247,11 @@ def read_clocks(cores: Sequence[int], root: Path = _SYS) -> dict[str, float]:
 
 
 def _celsius(root: Path) -> float | None:
-    chips = [chip for chip in (root / "class/hwmon").glob("hwmon*") if _text(chip / "name") in _CPU_CHIPS]
+    chips = [chip for chip in (root / "class/hwmon").glob("hwmon*") if _read(chip / "name").strip() in _CPU_CHIPS]
     zones = sorted((root / "class/thermal").glob("thermal_zone*"))
-    own = [zone for zone in zones if any(word in _text(zone / "type").lower() for word in _CPU_ZONES)]
+    own = [zone for zone in zones if any(word in _read(zone / "type").lower() for word in _CPU_ZONES)]
     files = [file for chip in chips for file in chip.glob("temp*_input")] or [zone / "temp" for zone in own or zones]
     return max((milli / 1e3 for file in files if (milli := _number(file)) is not None), default=None)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _number(path: Path) -> float | None:

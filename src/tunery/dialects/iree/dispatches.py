@@ -83,7 +83,8 @@ def dispatches(
     executables = {found["name"]: found for found in _EXECUTABLE.finditer(flow)}
     fixed = set(_FIXED.findall(flow))
     calls: dict[str, list[re.Match[str]]] = {}
-    for found in _CALL.finditer(flow, _first_function(flow)):
+    begin = re.search(r"^  util\.func public ", flow, re.MULTILINE)  # what initialisers call before runs once
+    for found in _CALL.finditer(flow, begin.start() if begin else len(flow)):
         calls.setdefault(found["export"], []).append(found)
     for export, [call, *others] in calls.items():
         executable = executables.get(call["executable"])
@@ -107,12 +108,6 @@ def _constants(call: re.Match[str], fixed: Collection[str]) -> set[int]:
     """Return which operands of a call are the network's constants, as they are or in another shape."""
     names = enumerate(_split(call["operands"]))
     return {at for at, name in names if name.startswith(_CONSTANTS) or name in fixed}
-
-
-def _first_function(flow: str) -> int:
-    """Return where the network's own function begins: what initialisers call runs once."""
-    found = re.search(r"^  util\.func public ", flow, re.MULTILINE)
-    return found.start() if found else len(flow)
 
 
 def _short(export: str) -> str:

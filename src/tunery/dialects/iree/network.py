@@ -66,7 +66,7 @@ class Made:
 
 def fastest(network: Network, source: Path, target: Target, spec: str, directory: Path) -> Made:
     function, ways = function_of(source), _ways(network, source, spec, directory)
-    if _is_foreign(target):
+    if "mtriple" in target.config:
         return _fastest_elsewhere(network, function, ways, target, directory)
     times = _times(network, function, ways, target, directory)
     best = min(times, key=lambda name: times[name])
@@ -125,10 +125,6 @@ def _times(
     if len(refused) == len(ways):
         raise DialectError(next(iter(refused.values())))
     return _timed({name: module for name, module in modules.items() if name not in refused})
-
-
-def _is_foreign(target: Target) -> bool:
-    return "mtriple" in target.config
 
 
 def function_of(source: Path) -> str:

@@ -104,7 +104,8 @@ class Predictive(Strategy):
         fitting = self._find_fitting()
         if not fitting:
             return None
-        patience_s = _PATIENCE_STAGES * self._typical_s()
+        typical_s = [took_s for number, took_s in self._typical.values() if number > self._ended - _RECENT]
+        patience_s = _PATIENCE_STAGES * max(typical_s, default=1.0)
         # Owners' virtual time runs slower the larger their shares: the patience is that of the largest.
         window = _WINDOW * patience_s / self._most_share
         long_s = _LONG * self._rests.all_s()
@@ -125,9 +126,6 @@ class Predictive(Strategy):
                 return first[1]
             heads = beside
         return None
-
-    def _typical_s(self) -> float:
-        return max((took_s for at, took_s in self._typical.values() if at > self._ended - _RECENT), default=1.0)
 
     def _beside(self, reserved: Needs, heads: list[tuple[float, Stage]], now_s: float) -> list[tuple[float, Stage]]:
         at_s = self.pool.fits_at(reserved, now_s)

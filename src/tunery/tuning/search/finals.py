@@ -10,6 +10,7 @@ from tunery.engines import Role
 from tunery.measuring.selection import finalists
 from tunery.runtime import failure
 from tunery.runtime.foreign_load import marked
+from tunery.runtime.runtime import Reservation
 from tunery.tuning.calls import Context, Entrant, TaskBaselines, baseline_candidates, build_one, stage
 
 
@@ -100,12 +101,16 @@ async def hold(  # noqa: PLR0917 - what one round needs
     reference = baselines.reference[1]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, baseline_s)
-    records = [
-        context.record(candidate, measurement) for (candidate, _), measurement in zip(entrants, results, strict=True)
-    ]
+    await record_finals(context, task, entrants, results, grant)
+    return (results[0].latency_s or baseline_s if baseline_s else None), results
+
+
+async def record_finals(
+    context: Context, task: Task, entrants: Sequence[Entrant], results: Sequence[Measurement], grant: Reservation
+) -> None:
+    records = [context.record(candidate, result) for (candidate, _), result in zip(entrants, results, strict=True)]
     cost = context.bill(task.key, "finals", "", grant, len(entrants), device=True)
     await context.account.record(task, records, [cost])
-    return (results[0].latency_s or baseline_s if baseline_s else None), results
 
 
 async def time_in_turns(  # noqa: PLR0917 - what one call needs
