@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tunery._errors import BlobError, CrashError
-from tunery.delivery import fastest
+from tunery.delivery import several
 from tunery.delivery.comparing.compare import Contestants
 from tunery.delivery.several import Made, compile_fastest, time_files
 from tunery.dialects import get_dialect
@@ -133,7 +133,7 @@ def test_the_file_that_is_the_fastest_in_turns_is_delivered(
         network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx")
         return CompileReport("n", str(place), 1, {}, latency_s=5e-3), network
 
-    monkeypatch.setattr(fastest, "compile_checked", compiled)
+    monkeypatch.setattr(several, "compile_checked", compiled)
     one, other = (
         Work(
             cast("Any", Runtime(fails)),

@@ -17,6 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from tunery._errors import NothingFoundError, UsageError
 from tunery._locks import read_small
 from tunery._settings import models_directory
@@ -99,21 +101,8 @@ def _as_card(document: Mapping[str, Any], path: str) -> Version:
     layout = str(document.get("layout") or knows or "")
     if knows and layout != str(knows):
         raise ValueError(f"its card is of layout {layout}, and the model of {knows}")
-    return Version(
-        version=int(document["version"]),
-        dialect=str(document["dialect"]),
-        compiler=str(document["compiler"]),
-        target=str(document["target"]),
-        created_at=float(document["created_at"]),
-        recipe=dict(document["recipe"]),
-        data=dict(document["data"]),
-        metrics=tuple(document["metrics"]),
-        passed=bool(document["passed"]),
-        reasons=tuple(document["reasons"]),
-        held_out=tuple(document["held_out"]),
-        layout=layout,
-        path=path,
-    )
+    card: Version = TypeAdapter(Version).validate_python({**document, "layout": layout, "path": path})
+    return card
 
 
 def generator(compiler: str) -> str:
@@ -225,9 +214,9 @@ def starting(
         if isinstance(sentence, str):
             _log.warning("passed over: %s", sentence)
     cards = [card for card in found if isinstance(card, Version) and _reads(card, layout)]
-    card = _latest(cards, target, compiler)
-    if card is not None:
-        return read(Path(card.path))
+    fitting = [c for c in cards if c.passed and c.target == target and (not compiler or c.of_compiler(compiler))]
+    if fitting:
+        return read(Path(fitting[-1].path))
     ships = shipped(dialect, target, vector_bits)
     return ships if ships and _reads(ships[0], layout) else None
 
@@ -257,11 +246,6 @@ def _pretrained() -> list[Path]:
 
 def _reads(card: Version, layout: str) -> bool:
     return not (layout and card.layout) or layout == card.layout
-
-
-def _latest(cards: list[Version], target: str, compiler: str) -> Version | None:
-    fitting = [c for c in cards if c.passed and c.target == target and (not compiler or c.of_compiler(compiler))]
-    return fitting[-1] if fitting else None
 
 
 def _all(dialect: str | None, directory: Path | None) -> list[Version | str]:

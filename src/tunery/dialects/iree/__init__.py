@@ -1,13 +1,11 @@
 """IREE as a dialect: ONNX networks through its importer, for its CPU backend.
 
-tools           its programs, in the environment of this dialect
+tools           its programs, in the environment of this dialect, and sets of their flags
 dispatches      a network's dispatches as modules of their own: the tasks
-nodes           which ONNX nodes they were made of
 operators       what operators these are, for other compilers to be compared with
 configurations  what may be chosen for a product of tensors, and IREE's tuning spec of what was chosen
 convolution     those that are several dispatches, each a task: a small network of its own
-flags, network  sets of flags, one file of a whole network
-kernel          IREE's runtime in this process
+network         one file of a whole network; kernel: IREE's runtime in this process
 """
 
 import tempfile
