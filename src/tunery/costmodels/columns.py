@@ -191,7 +191,7 @@ def unfolded(stores: npt.NDArray[np.floating[Any]]) -> Row:
 
 
 def with_stores(rows: FeatureRows, stores: Sequence[npt.NDArray[np.floating[Any]]]) -> FeatureRows:
-    return rows.with_columns(STORE_COLUMNS, np.stack([_packed(each) for each in stores]))
+    return rows.with_columns(STORE_COLUMNS, np.stack([_packed(store) for store in stores]))
 
 
 def task_columns(task: Task) -> Row:

@@ -69,7 +69,7 @@ class Group:
 
     @property
     def inputs(self) -> FeatureRows:
-        if self.stores is None or any(each.shape[1] != STORE_WIDTH for each in self.stores):
+        if self.stores is None or any(store.shape[1] != STORE_WIDTH for store in self.stores):
             return self.rows
         return with_stores(self.rows, self.stores)
 

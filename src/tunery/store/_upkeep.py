@@ -73,7 +73,7 @@ class Upkeep(Database):
                 compilers=_counts(connection, "compiler", own),
                 tasks=_count(connection, keys.subquery()),
                 workloads=int(connection.execute(workloads).scalar_one()),
-                networks=len({one["network"] for one in requests if one.get("network")}),
+                networks=len({request["network"] for request in requests if request.get("network")}),
                 jobs=len(requests),
                 size_bytes=int(connection.execute(size).scalar_one() or 0),
             )

@@ -117,7 +117,7 @@ class Account:
             Charge(self._job_id, "", OVERHEAD, "", 0.0, self._runtime.usage.unclaimed(), 0.0),  # of any host's workers
             Charge(self._job_id, "", MANAGE, "", 0.0, self._runtime.dispatch.own_s(), 0.0, host=platform.node()),
         )
-        await self.post(PricedCharge(one, 0.0) for one in charges if one.core_s > 0)
+        await self.post(PricedCharge(charge, 0.0) for charge in charges if charge.core_s > 0)
         await self._settle_idle()
 
     async def reconcile(self, before: Spend) -> Spend:

@@ -93,7 +93,9 @@ class TuningJob:
 
         def reserve_s() -> float:
             searches = self.searches
-            return reserve(sum(one.task.tunable and one.state.untried for one in searches) if searches else tunable)
+            return reserve(
+                sum(search.task.tunable and search.state.untried for search in searches) if searches else tunable
+            )
 
         self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began, reserve_s)
         self._reporter = Reporter(self._context, self._allowance, self._sums, beside)

@@ -38,8 +38,8 @@ def write_parquet(
         columns["features"] += list(group.rows.values)
         columns["device_columns"] += [columns_of(group)] * count
         stores = group.stores if group.stores is not None else [None] * count
-        columns["stores"] += [None if each is None else each.ravel() for each in stores]
-        columns["store_width"] += [0 if each is None else each.shape[1] for each in stores]
+        columns["stores"] += [None if store is None else store.ravel() for store in stores]
+        columns["store_width"] += [0 if store is None else store.shape[1] for store in stores]
     schema = pa.schema([(name, getattr(pa, kind)() if isinstance(kind, str) else pa.list_(getattr(pa, kind[0])()))
                         for name, kind in _COLUMNS.items()])  # fmt: skip
     full = {"tunery": "dataset", **card} | {"format": _FORMAT, "dialect": table.dialect, "compiler": table.compiler,

@@ -46,7 +46,7 @@ def combine(
     with tempfile.TemporaryDirectory(prefix="tunery-") as scratch, ExitStack() as stack:
         archives = [stack.enter_context(opened(path, trusted)) for path in paths]
         # What ONNX Runtime runs of a file for several shapes goes along; a file that it runs whole is of it alone.
-        dialects = {next((name for name in _dialects(one) if name != onnxruntime.NAME), "") for one in archives}
+        dialects = {next((name for name in _dialects(archive) if name != onnxruntime.NAME), "") for archive in archives}
         if len(dialects) > 1:
             raise UsageError(
                 "these files are of different compilers; a file that ONNX Runtime runs whole needs no other: use it "

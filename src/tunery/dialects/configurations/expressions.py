@@ -170,7 +170,7 @@ def _compiled(node: ast.expr, text: str) -> _Run:  # noqa: C901, PLR0911 - one b
         case ast.Compare():
             return _comparison(node, text)
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS and node.args:
-            function, inputs = _FUNCTIONS[name], [_compiled(each, text) for each in node.args]
+            function, inputs = _FUNCTIONS[name], [_compiled(arg, text) for arg in node.args]
             return lambda values: function(*(one(values) for one in inputs))
     said = {ast.ListComp: "a loop", ast.GeneratorExp: "a loop", ast.Lambda: "a function", ast.Call: "this call"}
     raise ExpressionError(
@@ -211,7 +211,7 @@ def _comparison(node: ast.Compare, text: str) -> _Run:
         if isinstance(op, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple) or len(node.ops) > 1:
                 raise ExpressionError(f"{text!r:.80} looks for something in what is no list; write x in [1, 2]")
-            runs.append(_membership([_compiled(each, text) for each in right.elts], isinstance(op, ast.In)))
+            runs.append(_membership([_compiled(elt, text) for elt in right.elts], isinstance(op, ast.In)))
         elif type(op) in _COMPARISONS:
             runs.append(_compared(_COMPARISONS[type(op)], _compiled(right, text)))
         else:
@@ -240,4 +240,4 @@ def _compared(
 
 
 def _membership(members: Sequence[_Run], wanted: bool) -> Callable[[Value, Mapping[str, Value]], tuple[bool, Value]]:
-    return lambda left, values: (any(left == one(values) for one in members) == wanted, left)
+    return lambda left, values: (any(left == member(values) for member in members) == wanted, left)

@@ -41,7 +41,7 @@ class ConfigurationEncoder:
 
     def __init__(self, space: ConfigurationSpace) -> None:
         self._columns = [_columns(values) for values in space.values]
-        self.parameters = np.repeat(np.arange(len(self._columns)), [one.shape[1] for one in self._columns])
+        self.parameters = np.repeat(np.arange(len(self._columns)), [column.shape[1] for column in self._columns])
         """Which parameter each number of a row is of."""
 
     def rows(self, configurations: Sequence[Choices]) -> Floats:
@@ -113,8 +113,8 @@ class ConfigurationSearch:
         rows = self._encoder.rows([*pool, *sorted(self._seen)])
         rows = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-9)
         far = np.full(len(pool), np.inf)
-        for known in rows[len(pool) :]:
-            far = np.minimum(far, ((rows[: len(pool)] - known) ** 2).sum(axis=1))
+        for row in rows[len(pool) :]:
+            far = np.minimum(far, ((rows[: len(pool)] - row) ** 2).sum(axis=1))
         found: list[int] = []
         while len(found) < count:
             if not found and not self._asked and len(self._told) < 2:
@@ -248,8 +248,8 @@ class ConfigurationProposer(Proposer):
 
     @override
     def observe(self, results: Sequence[Observation]) -> None:
-        for told in results:
-            choices = self._choices(told.candidate)
+        for result in results:
+            choices = self._choices(result.candidate)
             if choices is not None:
-                right = told.outcome in {Outcome.OK, Outcome.ABANDONED}
-                self._search.tell(choices, told.latency_s if right else None, complete=told.outcome is Outcome.OK)
+                right = result.outcome in {Outcome.OK, Outcome.ABANDONED}
+                self._search.tell(choices, result.latency_s if right else None, complete=result.outcome is Outcome.OK)

@@ -126,7 +126,7 @@ class ConfigurationSpace:
         for _ in range(2):
             for place in rng.permutation(len(sizes)):
                 options = [(*at[:place], i, *at[place + 1 :]) for i in range(sizes[place])]
-                allowed = [one for one in options if self._fulfils(group, one)]
+                allowed = [option for option in options if self._fulfils(group, option)]
                 at = allowed[int(rng.integers(len(allowed)))]
             for _ in range(_PAIRS):
                 pair = rng.choice(len(sizes), 2, replace=False)
@@ -219,5 +219,5 @@ class _TooManyError(Exception):
 
 
 def _told(restrictions: Sequence[Expression], what: str) -> str:
-    shown = ", ".join(repr(one.text[:60]) for one in restrictions[:4])
+    shown = ", ".join(repr(restriction.text[:60]) for restriction in restrictions[:4])
     return f"{what} {shown}"

@@ -39,7 +39,7 @@ def space_of(product: Contraction) -> ConfigurationSpace:
 
 def _within(extent: int, values: Sequence[int]) -> list[int]:
     """Return which values a loop has room for, at least one: a tile may be longer than what is left of the loop."""
-    return [one for one in values if one <= extent] or [extent]
+    return [value for value in values if value <= extent] or [extent]
 
 
 def starts(product: Contraction) -> list[dict[str, int]]:

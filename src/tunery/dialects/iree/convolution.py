@@ -188,8 +188,8 @@ def _step(graph: _Graph, node: Any, value: str, shape: tuple[int, ...]) -> str |
     if node.op_type == "Relu":
         return "relu"
     bounds = [graph.constants.get(name) for name in node.input[1:]]
-    if node.op_type == "Clip" and len(bounds) == len(("low", "high")) and all(one is not None for one in bounds):
-        low, high = (float(numpy_helper.to_array(one)) for one in bounds)
+    if node.op_type == "Clip" and len(bounds) == len(("low", "high")) and all(bound is not None for bound in bounds):
+        low, high = (float(numpy_helper.to_array(bound)) for bound in bounds)
         return f"clip={number(low)},{number(high)}" if low <= high else None
     if node.op_type == "Add" and list(node.input).count(value) == 1:
         [other] = [name for name in node.input if name != value]

@@ -191,7 +191,7 @@ def _timed(modules: Mapping[str, Module]) -> dict[str, float]:
 
 def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bool, rewritten: bool = False) -> str:
     told = [f"--iree-codegen-tuning-spec-path={SPEC}"] if spec else []
-    plain = [one for one in flags if "tuning-spec-path" not in one]
+    plain = [flag for flag in flags if "tuning-spec-path" not in flag]
     make = ["iree-compile", "network.mlir", *cpu_flags(target.config), *plain, *told, "-o", MODULE]
     model = MODEL if rewritten else shlex.quote(f"{network.name}.onnx")
     return f"iree-import-onnx {model} -o network.mlir --opset-version {OPSET}\n{shlex.join(make)}\n"

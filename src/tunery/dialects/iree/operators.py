@@ -159,7 +159,11 @@ def _read(executable: str) -> _Dispatch | None:
 
 def _product_key(found: _Dispatch, constants: Collection[int]) -> str | None:
     product, *behind = found.operations
-    if len(behind) > 1 or not all(one.is_plain for one in found.operations) or not found.is_zero(product.values[-1]):
+    if (
+        len(behind) > 1
+        or not all(operation.is_plain for operation in found.operations)
+        or not found.is_zero(product.values[-1])
+    ):
         return None
     tensors = _tensors(product, [found.arguments.get(name) in constants for name in product.values[:2]])
     if tensors is None:

@@ -75,7 +75,7 @@ def _device_line(flags: tuple[str, ...]) -> str:
     try:
         text = compile_module(_PROBE, [*flags, "--compile-to=flow"])
     except DialectError as error:
-        said = next(one for one in flags if "target-cpu=" in one).partition("=")[2]
+        said = next(flag for flag in flags if "target-cpu=" in flag).partition("=")[2]
         raise TargetError(f"IREE has no processor {said!r:.60}: {error}; write native, or another name") from error
     found = re.search(r"^ *util\.global private @__device_0 = .*$", text, re.MULTILINE)
     if found is None:

@@ -200,7 +200,7 @@ def _copied(path: Path, to: Path) -> Path:
 def is_read_only(path: Path) -> bool:
     """Return whether a store at `path` cannot be written or made; its log needs the directory as well."""
     path = path.resolve()
-    places = (path, path.parent) if path.exists() else (next(each for each in path.parents if each.exists()),)
+    places = (path, path.parent) if path.exists() else (next(parent for parent in path.parents if parent.exists()),)
     return not all(os.access(place, os.W_OK) for place in places)
 
 

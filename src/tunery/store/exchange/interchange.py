@@ -109,8 +109,10 @@ def _export(connection: Connection, file: TextIO, account: str | None, network: 
 def _held_by(connection: Connection, account: str, held: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """Return what an account's own networks hold, under its names: those of others are nobody else's business."""
     requests = connection.execute(sa.select(schema.jobs.c.request).filter_by(account=account)).scalars().all()
-    names = {one.get("network"): one.get("name", "") for one in requests}
-    several = {one.get("name") for one in requests if one.get("more_shapes")}  # a digest for each binding of shapes
+    names = {request.get("network"): request.get("name", "") for request in requests}
+    several = {
+        request.get("name") for request in requests if request.get("more_shapes")
+    }  # a digest for each binding of shapes
     return {
         key: {digest: names.get(digest, name) for digest, name in of.items() if digest in names or name in several}
         for key, of in held.items()
@@ -128,7 +130,10 @@ def _chosen(
         mine = {} if account is None else {"account": account}
         asked = sa.select(schema.jobs.c.request).filter_by(**mine)
         requests = connection.execute(asked).scalars()
-        wanted = {network, *(one["network"] for one in requests if one.get("name") == network and one.get("network"))}
+        wanted = {
+            network,
+            *(request["network"] for request in requests if request.get("name") == network and request.get("network")),
+        }
         keys = [key for key, of in held.items() if not wanted.isdisjoint({*of, *of.values()})]
         if not keys:
             raise NothingFoundError(f"the store has no network {network!r}; see `tunery jobs list`")

@@ -147,10 +147,10 @@ class Records(Database):
     def add_all(self, additions: Sequence[Addition]) -> list[int]:
         """Add the records of several tasks in one commit and return a number for each: all are stored, or none."""
         at = time.time()
-        records = [record for one in additions for record in one.records]
+        records = [record for addition in additions for record in addition.records]
         rows = [record_row(record, at) for record in records]
-        tasks = {one.task.key: one.task for one in additions if one.task is not None}
-        charges = [charge for one in additions for charge in one.charges]
+        tasks = {addition.task.key: addition.task for addition in additions if addition.task is not None}
+        charges = [charge for addition in additions for charge in addition.charges]
 
         def add(connection: Connection) -> list[int]:
             insert_tasks(connection, [task for key, task in tasks.items() if key not in self._known_tasks])
@@ -166,7 +166,7 @@ class Records(Database):
             insert_charges(connection, charges)
             end_claims(connection, [record for record in records if record.job_id not in late])
             rest = iter(numbers)
-            return [max(islice(rest, len(one.records)), default=0) for one in additions]
+            return [max(islice(rest, len(addition.records)), default=0) for addition in additions]
 
         found = self.write(add)
         self._known_tasks.update(tasks)
@@ -442,7 +442,7 @@ class Records(Database):
 def _is_of(connection: Connection, account: str) -> sa.ColumnElement[bool]:
     jobs, listed, tasks = schema.jobs.c, schema.extractions.c, schema.tasks.c
     requests = connection.execute(sa.select(jobs.request).where(jobs.account == account)).scalars()
-    networks = {one["network"] for one in requests if one.get("network")}
+    networks = {request["network"] for request in requests if request.get("network")}
     documents = connection.execute(sa.select(listed.document).where(listed.network.in_(networks))).scalars()
     held = {entry["workload"]["key"] for document in documents for entry in document}
     own = sa.select(jobs.job_id).where(jobs.account == account)

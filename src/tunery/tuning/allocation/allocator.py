@@ -183,7 +183,7 @@ class Allocator:
         return {s.task_key: self.gain_per_cost(s, rate, size, mean) for s in alive if s.batches}
 
     def mean_cost(self) -> float:
-        every = [each.lately(self._unit, self._prices) for each in self.standings.values()]
+        every = [standing.lately(self._unit, self._prices) for standing in self.standings.values()]
         return sum(amount for amount, _ in every) / max(sum(trials for _, trials in every), 1)
 
     def trial_cost(self, standing: TaskProgress, mean: float) -> float:

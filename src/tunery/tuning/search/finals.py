@@ -136,9 +136,9 @@ async def time_in_turns(  # noqa: PLR0917 - what one call needs
         results = await timed(entrants)
     except EngineError:
         results = []
-        for one in entrants:
+        for entrant in entrants:
             try:
-                results += await timed([one])
+                results += await timed([entrant])
             except EngineError as error:
                 results.append(replace(failure(error), mode=Mode.FINAL))
     return [marked(result, context.runtime.foreign) for result in results]
