@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import typer
 from dashboard_site import Served, matmul_model, served
+from tunery.tuning.reporting import Phase
 from typer.testing import CliRunner
 
 import tunery
@@ -22,7 +23,6 @@ from tunery.delivery.files.inspection import inspect
 from tunery.domain.request import Progress, Request
 from tunery.service.kinds import KINDS
 from tunery.service.kinds.compile import CompileOptions
-from tunery.tuning.run_state import Phase
 from tunery.tuning.work import Work
 from tunery.web._bodies import JobIn
 from tunery.web.client import ServiceClient, submit
