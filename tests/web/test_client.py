@@ -13,7 +13,6 @@ import onnxruntime
 import pytest
 import typer
 from dashboard_site import Served, matmul_model, served
-from tunery.tuning.reporting import Phase
 from typer.testing import CliRunner
 
 import tunery
@@ -23,6 +22,7 @@ from tunery.delivery.files.inspection import inspect
 from tunery.domain.request import Progress, Request
 from tunery.service.kinds import KINDS
 from tunery.service.kinds.compile import CompileOptions
+from tunery.tuning.reporting import Phase
 from tunery.tuning.work import Work
 from tunery.web._bodies import JobIn
 from tunery.web.client import ServiceClient, submit
