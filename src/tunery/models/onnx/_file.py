@@ -87,6 +87,12 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
     [(twice, times)] = Counter(value.name for value in model.graph.output).most_common(1)
     if times > 1:
         raise ModelError(f"{name!r} has two outputs called {twice!r}; export it with a name of its own for each output")
+    for value in model.graph.input:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+            raise ModelError(
+                f"input {value.name!r} holds text, which no compiler takes; export the steps after its text processing "
+                "alone (of scikit-learn `pipeline[1:]`), and prepare the text in Python"
+            )
     for value in model.graph.output:
         if value.type.WhichOneof("value") not in {None, "tensor_type"}:
             raise no_numbers(value)
