@@ -87,6 +87,11 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
     [(twice, times)] = Counter(value.name for value in model.graph.output).most_common(1)
     if times > 1:
         raise ModelError(f"{name!r} has two outputs called {twice!r}; export it with a name of its own for each output")
+    _check_kinds(model)
+    return model
+
+
+def _check_kinds(model: onnx.ModelProto) -> None:
     for value in model.graph.input:
         if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
             raise ModelError(
@@ -96,7 +101,6 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
     for value in model.graph.output:
         if value.type.WhichOneof("value") not in {None, "tensor_type"}:
             raise no_numbers(value)
-    return model
 
 
 def no_numbers(value: onnx.ValueInfoProto) -> ModelError:
