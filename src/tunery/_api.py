@@ -2,20 +2,21 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import UsageError
 from tunery._extras import compiler_parts, pip_install
 from tunery.domain.request import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from tunery.dialects import CompiledNetwork
-    from tunery.domain import JobStatus
-    from tunery.domain.request import BenchReport, CompileOptions, CompileReport, Progress, Request, TuneReport
-    from tunery.web.client import ServiceClient
+    from tunery.domain.request import BenchReport, CompileReport, Progress, Request, TuneReport
+    from tunery.service.session import Session
+    from tunery.web.client import ServiceClient, There
 
 
 class StepError(UsageError, AttributeError):
@@ -149,12 +150,9 @@ class Planned(_Step):
             trust=self.placed.model.trust,
             options={"inputs": given} if given else {},
         )
-        if (service := self.placed.model.service) is not None:
-            return Tuned(request, _tune_there(service, request, on_progress or _ignore), service)
-        with compiler_parts("tuning"):
-            from tunery.service.session import tune
-
-        return Tuned(request, tune(request, on_progress or _ignore))
+        service = self.placed.model.service
+        with _verbs(service, request.store, "tuning") as verbs:
+            return Tuned(request, verbs.tune(request, on_progress or _ignore), service)
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,16 +220,9 @@ class Tuned(_Step):
             inputs=os.fspath(inputs or self.request.options.get("inputs", "")),
         )  # fmt: skip
         output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
-        if self.service is not None:
-            if sign is not None:
-                raise UsageError("a service does not sign; fetch the file, and sign on a machine that has the key")
-            report = _compile_there(self.service, self.request, output, options)
-            return CompiledModel(report.request_of(self.request), output, report, self.service)
-        with compiler_parts("compiling"):
-            from tunery.service.session import compile_model
-
-        report, _ = compile_model(self.request, output, options)
-        return CompiledModel(report.request_of(self.request), output, report)
+        with _verbs(self.service, self.request.store, "compiling", keep=False) as verbs:
+            report, _ = verbs.compile(self.request, output, options)
+        return CompiledModel(report.request_of(self.request), output, report, self.service)
 
 
 @dataclass(frozen=True)
@@ -258,12 +249,8 @@ class CompiledModel(_Step):
             UsageError: a rival is unknown.
             WorkError: the network does not run.
         """
-        if self.service is not None:
-            return Benchmark(_bench_there(self.service, self.request, against, seconds))
-        with compiler_parts("benchmarking"):
-            from tunery.service.session import bench
-
-        return Benchmark(bench(self.request, against, seconds, self.path))
+        with _verbs(self.service, self.request.store, "benchmarking", keep=False) as verbs:
+            return Benchmark(verbs.bench(self.request, against, seconds, self.path))
 
 
 @dataclass(frozen=True)
@@ -370,50 +357,20 @@ def _bound(shapes: Mapping[str, Sizes]) -> dict[str, tuple[int, ...]]:
     return bound
 
 
-def _tune_there(
-    service: "ServiceClient", request: "Request", on_progress: "Callable[[Progress], None]"
-) -> "TuneReport":
-    from tunery.reports.data import tune_report
-    from tunery.web.client import Watcher, progress_of, run_there
+@contextmanager
+def _verbs(
+    service: "ServiceClient | None", store: str, doing: str, *, keep: bool = True
+) -> "Iterator[Session | There]":
+    """Give what does the work: a service, or else a session over a store of this machine."""
+    if service is not None:
+        from tunery.web.client import There
 
-    def show(kind: str, data: dict[str, Any]) -> None:
-        if (progress := progress_of(kind, data)) is not None:
-            on_progress(progress)
-
-    if request.store:
-        raise UsageError("a service keeps its own records; leave out `store`")
-    status, began = run_there(service, request, Watcher(show=show))
-    return tune_report(_done(status), began, service.url)
-
-
-def _compile_there(
-    service: "ServiceClient", request: "Request", output: Path, options: "CompileOptions"
-) -> "CompileReport":
-    from tunery._outputs import NETWORK, check_output
-    from tunery.web.client import compile_there
-
-    inputs = [] if ":" in request.model else [Path(request.model)]
-    check_output(output, NETWORK, inputs=inputs, force=options.force)
-    return compile_there(service, replace(request, options=options.for_service()), output)[0]
-
-
-def _bench_there(service: "ServiceClient", request: "Request", against: Sequence[str], seconds: float) -> "BenchReport":
-    from tunery.domain import Budget
-    from tunery.reports.data import bench_report
-    from tunery.web.client import run_there
-
-    options = {"against": list(against), "seconds": seconds}
-    there = replace(request, kind="bench", budget=Budget(), latency_target_s=None, options=options)
-    status, answer = run_there(service, there)
-    _done(status)
-    return bench_report(answer)
-
-
-def _done(status: "JobStatus") -> "JobStatus":
-    """Return the job if it is done: somebody may have paused or cancelled it meanwhile."""
-    if status.state != "done":
-        raise WorkError(f"job {status.job_id} is {status.state.value}, and not done")
-    return status
+        yield There(service)
+        return
+    with compiler_parts(doing):
+        from tunery.service.session import Session
+    with Session(store, keep=keep) as session:
+        yield session
 
 
 def _ignore(_: object) -> None:

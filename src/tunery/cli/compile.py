@@ -13,7 +13,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.commands import Only, Result, command, width
-from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, watching
+from tunery.cli.console.remote import Server, network_path, say_hosts, server_of, watching
 from tunery.domain.request import CompileOptions, Request
 
 if TYPE_CHECKING:
@@ -58,17 +58,11 @@ def compile_(
     told = replace(how, predict=effort is Ready.QUICK, targets=tuple(target[1:]))
     hosts: dict[str, list[str]] = {}
     if url := server_of(server, request.store):
-        if told.targets:
-            raise UsageError(
-                "a service compiles for one target; fetch a file of each, and put them together with `tunery combine`"
-            )
-        if told.sign:
-            raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
-        from tunery.web.client import compile_there, connect
+        from tunery.web.client import There, connect
 
-        path = fetched_file(request, output, force=told.force)
+        path = network_path(request, output)
         with connect(url) as service, watching(service, verbose=verbose, output=path, force=told.force) as watcher:
-            report, network = compile_there(service, replace(request, options=told.for_service()), path, watcher)
+            report, network = There(service, watcher).compile(request, path, told)
     else:
         options.check_shapes(request)
         start_ahead(*request.dialects)

@@ -10,7 +10,7 @@ import typer
 from tunery._errors import TuneryError, UsageError, error_of
 from tunery.cli.console import failure, options
 from tunery.cli.console.commands import Only, Result, command, width
-from tunery.cli.console.remote import Server, fetched_file, network_path, say_hosts, server_of, stated, watching
+from tunery.cli.console.remote import Server, network_path, say_hosts, server_of, stated, watching
 from tunery.domain import JobState
 from tunery.domain.request import CompileOptions, Request
 
@@ -53,10 +53,10 @@ def tune(
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")
         if engine:
             raise UsageError("--engine is for this machine, not for a service; leave it out, or leave out --server")
-        path = fetched_file(request, output, force=how.force) if output else None
+    path = network_path(request, output) if output else None
+    if url:
         return _tune_there(url, request, path, server, force=how.force, as_json=json, verbose=verbose)
     options.check_shapes(request)
-    path = network_path(request, output) if output else None
     return run(request, path, rivals, force=how.force, as_json=json, verbose=verbose)
 
 
@@ -64,23 +64,23 @@ def _tune_there(
     url: str, request: "Request", output: Path | None, server: str, *, force: bool, as_json: bool, verbose: bool
 ) -> Result:
     """Tune at a service, and fetch the compiled network; what is advised names the `server` that was given."""
-    from tunery.reports.data import tune_report
-    from tunery.web.client import connect, fetch, run_there
+    from tunery.web.client import There, UnfinishedError, connect
 
-    with connect(url) as service:
-        with watching(service, verbose=verbose, output=output, force=force) as watcher:
-            asked_for = replace(request, options={**request.options, "deliver": output is not None})
-            status, began = run_there(service, asked_for, watcher)
-        if not began or status.state is not JobState.DONE:
-            ended = stated(status)
+    asked_for = _delivering(request, output, force=force)
+    with connect(url) as service, watching(service, verbose=verbose, output=output, force=force) as watcher:
+        try:
+            report = There(service, watcher).tune(asked_for)
+        except UnfinishedError as error:
+            ended = stated(error.status)
             return ended._replace(exit_code=ended.exit_code or 1)
-        found, compiled, error = tune_report(status, began, service.url), None, None
-        if output is not None:
-            try:
-                compiled, _ = fetch(service, status, began, output)
-            except TuneryError as failed:
-                error = failed
-    return _result(found, request, compiled, None, error, server=server, as_json=as_json, verbose=False)
+    compiled = replace(report.compiled, path=str(output)) if report.compiled else None
+    return _result(report, request, compiled, None, report.undelivered, server=server, as_json=as_json, verbose=False)
+
+
+def _delivering(request: "Request", output: Path | None, *, force: bool) -> "Request":
+    if output is None:
+        return request
+    return replace(request, options={**request.options, "output": str(output.absolute()), "force": force})
 
 
 def run(
@@ -101,8 +101,7 @@ def run(
     from tunery.reports.job import COMPARED
     from tunery.service.session import Session
 
-    if output is not None:
-        request = replace(request, options={**request.options, "output": str(output.absolute()), "force": force})
+    request = _delivering(request, output, force=force)
     bench_s, budget_s = BENCH_S, request.budget.seconds
     if rivals and budget_s is not None:
         bench_s = min(BENCH_S, _COMPARED * budget_s / (1 + len(rivals)))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,6 +158,20 @@ def collect_data(report: "CollectReport") -> dict[str, Any]:
         "tasks", "candidates", "per_second", "import_s", "wall_s", "left", "stopped", "outcomes", "kinds", "failed",
     )  # fmt: skip
     return {name: plain(getattr(report, name)) for name in names}
+
+
+def status_of(job: Mapping[str, Any]) -> "JobStatus":
+    """Return a job as a service shows it."""
+    from pydantic import TypeAdapter
+
+    from tunery.domain import JobStatus
+
+    names = {"task": "task_key", "workload": "workload_key", "candidate": "best_candidate"}
+    known = {field.name for field in fields(TaskState)}
+    tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
+    made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
+    same = {name: job[name] for name in ("state", "request", "spend", "message", "problem", "remaining", "outlook")}
+    return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
 
 
 def by_dialect(tasks: Sequence[TaskState]) -> dict[str, list[TaskState]]:

@@ -97,8 +97,6 @@ class JobManager:
         finally:
             await self.runtimes.__aexit__(kind, error, trace)
 
-    # -- jobs -----------------------------------------------------------------------------------------------------
-
     async def submit(
         self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None
     ) -> str:
@@ -258,8 +256,6 @@ class JobManager:
             )
         return next(filter(None, (runtime.engine.obstacle() for runtime in self.runtimes)), "")
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _enter(
         self,
         job_id: str,
@@ -278,11 +274,8 @@ class JobManager:
             found_s=found_s, notify=lambda progress: self.on_change(job_id, progress),
         )  # fmt: skip
         kind = KINDS.get(request.kind)  # a later version may have stored one that is unknown here
-        size, quick = (
-            size_s(request.budget, request.effort),
-            kind is None or (kind.run is not None and not kind.has_budget),
-        )
-        self._queue.add(QueuedJob(job_id, claim, self._order, size, quick))
+        quick = kind is None or (kind.run is not None and not kind.has_budget)
+        self._queue.add(QueuedJob(job_id, claim, self._order, size_s(request.budget, request.effort), quick))
         self._start_next()
 
     def _start_next(self) -> None:

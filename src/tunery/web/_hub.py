@@ -36,7 +36,7 @@ class News:
 
 
 @dataclass(eq=False)
-class Watch:
+class Waiter:
     """Something that is followed, by one stream or by all that show the same page."""
 
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,7 +52,7 @@ class Watch:
 
 
 @dataclass(eq=False)
-class JobWatch(Watch):
+class JobWatch(Waiter):
     """One follower of a job, who has seen all events up to `seen`, and of its standing what is `told`."""
 
     seen: int = 0
@@ -81,7 +81,7 @@ class JobWatch(Watch):
 
 
 @dataclass(eq=False, kw_only=True)
-class Page(Watch):
+class Page(Waiter):
     """A page that is open `readers` times: what `look` last found, each part as JSON."""
 
     look: Callable[[], Awaitable[Sections]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import UsageError
 from tunery.cli.console.commands import Result, output_path, remark
 
 if TYPE_CHECKING:
@@ -46,15 +46,6 @@ def say_hosts() -> list[str]:
     if names:
         remark(f"hosts in use beside this machine: {', '.join(names)} (see `tunery hosts list`)")
     return names
-
-
-def fetched_file(request: "Request", output: str, *, force: bool) -> Path:
-    """Return where a service's compiled network goes, once it is known that it may go there."""
-    from tunery._outputs import NETWORK, check_output
-
-    path = network_path(request, output)
-    check_output(path, NETWORK, inputs=[] if ":" in request.model else [Path(request.model)], force=force)
-    return path
 
 
 def network_path(request: "Request", output: str) -> Path:
@@ -102,14 +93,10 @@ def answered(url: str, request: "Request", *, create: bool = True, verbose: bool
 
         with Session(request.store, create=create, keep=False) as session:
             return dict(session.answer(request))
-    from tunery.domain import JobState
-    from tunery.web.client import connect, run_there
+    from tunery.web.client import There, connect
 
     with connect(url) as service, watching(service, verbose=verbose) as watcher:
-        status, answer = run_there(service, request, watcher)
-    if status.state is not JobState.DONE:
-        raise WorkError(f"job {status.job_id} is {status.state.value}; it has no answer")
-    return answer
+        return There(service, watcher).answer(request)
 
 
 @contextmanager

@@ -9,8 +9,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import fields
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
@@ -19,6 +17,7 @@ import httpx
 
 from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery._outputs import replacing
+from tunery.reports.data import status_of
 
 if TYPE_CHECKING:
     from tunery._api import Model, Shapes
@@ -389,20 +388,6 @@ class ServiceClient:
             return WorkError(f"the certificate of {self.url} is not trusted here ({error}); {advice}")
         running = " (`tunery serve`)?" if self._own else ", and is the URL right?"
         return WorkError(f"the service at {self._own or self.url} does not answer ({error}); is it running{running}")
-
-
-def status_of(job: Mapping[str, Any]) -> "JobStatus":
-    """Return a job as a service shows it."""
-    from pydantic import TypeAdapter
-
-    from tunery.domain import JobStatus, TaskState
-
-    names = {"task": "task_key", "workload": "workload_key", "candidate": "best_candidate"}
-    known = {field.name for field in fields(TaskState)}
-    tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
-    made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
-    same = {name: job[name] for name in ("state", "request", "spend", "message", "problem", "remaining", "outlook")}
-    return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
 
 
 def urls_in(text: str) -> list[str]:

@@ -4,19 +4,21 @@ To a service on the network the model goes once, and the compiled file comes bac
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunery._errors import NothingFoundError, UsageError, WorkError, error_of
+from tunery._errors import NothingFoundError, TuneryError, UsageError, WorkError, error_of
 from tunery.domain import Budget, JobState, JobStatus, Spend
-from tunery.domain.request import ASKED, CompileReport, Progress, Request, ShareRequest
-from tunery.web.client._http import ServiceClient, status_of
+from tunery.domain.request import ASKED, CompileOptions, CompileReport, Progress, Request, ShareRequest
+from tunery.reports.data import status_of
+from tunery.web.client._http import ServiceClient
 
 if TYPE_CHECKING:
     from tunery.domain import Network
+    from tunery.domain.request import BenchReport, TuneReport
 
 _TRIES, _LONGEST_NAME = 3, 200
 _NO_OPTIONS = {*ASKED, "name", "weights", "priority", "local"}
@@ -56,26 +58,85 @@ def submit(
     return service.submit(_body(service, request, share, watcher), key)
 
 
-def run_there(service: ServiceClient, request: Request, watcher: Watcher = NOBODY) -> tuple[JobStatus, dict[str, Any]]:
-    """Have a request done by a service; return how its job ended, and what it answered."""
-    job = submit(service, request, None, watcher)
-    watcher.began(job["id"])
-    job = service.follow(job["id"], watcher.show)
-    status = status_of(job)
-    if status.state is JobState.FAILED:
-        raise error_of(status.problem, status.message)
-    return status, job["answer"] or {}
+class UnfinishedError(WorkError):
+    """A job at a service was paused, cancelled or stopped by somebody; `status` is how it stands."""
+
+    def __init__(self, status: JobStatus, why: str) -> None:
+        super().__init__(f"job {status.job_id} is {status.state.value}{why}")
+        self.status = status
 
 
-def compile_there(
-    service: ServiceClient, request: Request, output: Path, watcher: Watcher = NOBODY
-) -> "tuple[CompileReport, Network]":
-    """Have a service compile a model, and fetch the file to `output`."""
-    there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
-    status, answer = run_there(service, there, watcher)
-    if status.state is not JobState.DONE:
-        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
-    return fetch(service, status, answer, output)
+class There:
+    """A service by the verbs of a `Session` of this machine; a `watcher` is told of its jobs."""
+
+    def __init__(self, service: ServiceClient, watcher: Watcher = NOBODY) -> None:
+        self._service, self._watcher = service, watcher
+
+    def answer(self, request: Request, why: str = "; it has no answer") -> dict[str, Any]:
+        return self._run(request, why, self._watcher)[1]
+
+    def tune(self, request: Request, on_progress: Callable[[Progress], None] = _ignore) -> "TuneReport":
+        """Tune there, and fetch the network to the `output` of the request's options."""
+        from tunery.reports.data import tune_report
+
+        def show(kind: str, data: dict[str, Any]) -> None:
+            self._watcher.show(kind, data)
+            if (progress := progress_of(kind, data)) is not None:
+                on_progress(progress)
+
+        if request.store:
+            raise UsageError("a service keeps its own records; leave out `store`")
+        options = {name: value for name, value in request.options.items() if name not in {"output", "force"}}
+        if output := request.options.get("output"):
+            self._check(request, Path(output), force=bool(request.options.get("force")))
+            options["deliver"] = True
+        status, began = self._run(
+            replace(request, options=options), ", and not done", replace(self._watcher, show=show)
+        )
+        report = tune_report(status, began, self._service.url)
+        try:
+            compiled = fetch(self._service, status, began, Path(output))[0] if output else None
+        except TuneryError as error:
+            return replace(report, undelivered=error)
+        return replace(report, compiled=compiled)
+
+    def compile(self, request: Request, output: Path, options: CompileOptions) -> "tuple[CompileReport, Network]":
+        """Compile there, and fetch the file to `output`."""
+        if options.targets:
+            raise UsageError(
+                "a service compiles for one target; fetch a file of each, and put them together with `tunery combine`"
+            )
+        if options.sign:
+            raise UsageError("a service does not sign; fetch the file, and sign on a machine that has the key")
+        self._check(request, output, force=options.force)
+        there = replace(request, kind="compile", options=options.for_service(), budget=Budget(), latency_target_s=None)
+        status, answer = self._run(there, "; nothing was compiled", self._watcher)
+        return fetch(self._service, status, answer, output)
+
+    def bench(self, request: Request, against: Sequence[str], seconds: float, _: Path | None = None) -> "BenchReport":
+        """Compare there what the service compiles."""
+        from tunery.reports.data import bench_report
+
+        options = {"against": list(against), "seconds": seconds}
+        there = replace(request, kind="bench", budget=Budget(), latency_target_s=None, options=options)
+        return bench_report(self.answer(there, ", and not done"))
+
+    def _check(self, request: Request, output: Path, *, force: bool) -> None:
+        from tunery._outputs import NETWORK, check_output
+
+        check_output(output, NETWORK, inputs=[] if ":" in request.model else [Path(request.model)], force=force)
+
+    def _run(self, request: Request, why: str, watcher: Watcher) -> tuple[JobStatus, dict[str, Any]]:
+        """Have a request done; return how its job ended, and what it answered."""
+        job = submit(self._service, request, None, watcher)
+        watcher.began(job["id"])
+        job = self._service.follow(job["id"], watcher.show)
+        status = status_of(job)
+        if status.state is JobState.FAILED:
+            raise error_of(status.problem, status.message)
+        if status.state is not JobState.DONE:
+            raise UnfinishedError(status, why)
+        return status, job["answer"] or {}
 
 
 def fetch(
