@@ -119,7 +119,7 @@ def test_errors_of_the_work_come_out_as_they_are(store: str) -> None:
 def test_a_printed_comparison_is_a_table(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     latency = {"tunery": Latency(0.008, 0.007, 0.009, 70), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}
     measured = BenchReport("demo", 1, latency, 1e-6, verdict=Verdict(0.0, Speed(1.5, 1.4, 1.6, 7)))
-    monkeypatch.setattr("tunery.service.session.bench", lambda *_: measured)
+    monkeypatch.setattr("tunery.service.session.Session.bench", lambda *_: measured)
     tuned = tunery.load("fake:demo?tasks=1").on(threads=1, **CHAIN).within("2trials").tune(store=store)
     compared = tuned.compile().benchmark()
     assert "1.50 times as fast as ONNX Runtime" in str(compared).splitlines()[1]
