@@ -263,24 +263,26 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("processor", ["native", "x86-64-v3"])
-def test_depthwise_designs_touch_nothing_beyond_their_arrays(processor: str, dialect: Dialect, tmp_path: Path) -> None:
+def test_programs_touch_nothing_beyond_their_arrays(processor: str, dialect: Dialect, tmp_path: Path) -> None:
     # Of what is left for after a tile TVM takes arrays to be aligned, which guarded ones are not.
     cases = [name for name, (_, [*_, last]) in CASES.items() if name.startswith("each channel") and last[0] != "Abs"]
+    cases += ["taps", "strided", "pointwise"]
     tasks = dialect.extract(network_of(cases, tmp_path), dialect.resolve_target(processor, 2))
-    depthwise = [task for task in tasks if TILES in variants(task).found]
-    assert len(depthwise) == len(cases)
+    products = [task for task in tasks if TILES in variants(task).found]
+    assert len(products) == len(cases)
     programs = {
         f"p{n}_{m}": (task, variants(task).found[TILES].written(numbers)["main"])
-        for n, task in enumerate(depthwise)
+        for n, task in enumerate(products)
         for m, numbers in enumerate([*variants(task).found[TILES].tiles, (1, 1, 3, 1), (3, 1, 1, 1)])
     }
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         functions = {name: one.with_attr("global_symbol", name) for name, (_, one) in programs.items()}
-        library = tvm.tirx.build(tvm.IRModule(functions), target=tvm_target(depthwise[0].target))
+        library = tvm.tirx.build(tvm.IRModule(functions), target=tvm_target(products[0].target))
     for name, (task, _) in programs.items():
         rng = np.random.default_rng(1)
         shapes = [spec.shape for spec in task.workload.arguments]
         given = [rng.integers(-9, 9, shape).astype(np.float32) for shape in shapes]
+        given = transformed(given, variants(task).found[TILES].transforms)
         outcomes = []
         for begins in (False, True):
             arrays = [guarded(array, begins=begins) for array in given]

@@ -115,6 +115,8 @@ def module_of(functions: Sequence[str], lanes: int) -> str:
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
         f"declare {wide} @llvm.masked.load.v{lanes}f32.p0(ptr, i32, {mask}, {wide})",
         f"declare void @llvm.masked.store.v{lanes}f32.p0({wide}, ptr, i32, {mask})",
+        "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
     )
     return "\n".join([*declarations, *dict.fromkeys(functions)])
 
@@ -249,3 +251,25 @@ def _steps(  # noqa: PLR0917 - the operands of a sum
                 operands = f"{text.wide} {factor}, {text.wide} {column}, {text.wide} {current[i, j]}"
                 current[i, j] = text.value(f"call {text.wide} @llvm.fmuladd.v{tile.lanes}f32({operands})")
     return current
+
+
+def padding_function(before: int, size: int, whole: int) -> tuple[str, str]:
+    """Return name and text of what writes a row of `whole` bytes: a given one's between zeros, or zeros alone."""
+    name = f"tunery_padding_{before}_{size}_{whole}"
+    return (
+        name,
+        f"""define linkonce_odr hidden i32 @{name}(ptr noalias %to, ptr noalias %from, i32 %inside) nounwind {{
+  %empty = icmp eq i32 %inside, 0
+  br i1 %empty, label %zeros, label %copy
+zeros:
+  call void @llvm.memset.p0.i64(ptr %to, i8 0, i64 {whole}, i1 false)
+  ret i32 0
+copy:
+  %first = getelementptr i8, ptr %to, i64 {before}
+  %end = getelementptr i8, ptr %to, i64 {before + size}
+  call void @llvm.memset.p0.i64(ptr %to, i8 0, i64 {before}, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %first, ptr %from, i64 {size}, i1 false)
+  call void @llvm.memset.p0.i64(ptr %end, i8 0, i64 {whole - before - size}, i1 false)
+  ret i32 0
+}}""",
+    )

@@ -1,12 +1,14 @@
 """Sums of products in a program: matrix products and convolutions as rows, columns and steps in memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
 
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.operators.heavy import heavy_operator
+from tunery.dialects.metaschedule.operators.nests import UnknownProgramError, read_program
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import shape_of
 from tunery.dialects.metaschedule.variants.scheduling import reductions
@@ -42,6 +44,8 @@ class Product:
     groups: int
     constant: bool
     parts: "Parts"
+    padded: "tuple[Any, int, int] | None" = None
+    """What the data is with zeros around it, and the rows and columns of these before it, if that is all before."""
 
     @property
     def row_count(self) -> int:
@@ -111,7 +115,20 @@ def product_of(module: Any) -> Product:
     nests = list(nests.seq) if isinstance(nests, tvm.tirx.SeqStmt) else [nests]
     last = schedule.get(after[0]) if after else block
     parts = parts_of(function, block, last, nests[: len(nests) - 1 - bool(after)], data.source, weights.source)
-    return _loops(parts, block, data, weights)
+    return replace(_loops(parts, block, data, weights), padded=_padded(module, function) if before else None)
+
+
+def _padded(module: Any, function: Any) -> tuple[Any, int, int] | None:
+    try:
+        operator = heavy_operator(read_program(module))
+    except UnknownProgramError:
+        return None
+    [data] = [function.params[number] for number, name in operator.names.items() if name in {"x", "a"}]
+    shape, _ = operator.tensors.get("x", ((), ""))
+    if operator.kind != "conv2d" or shape_of(data) != [shape[0], *shape[2:], shape[1]]:
+        return None
+    pads: Any = operator.attributes["pads"]
+    return data, int(pads[0]), int(pads[1])
 
 
 def _factors(block: Any) -> tuple[Any, Any]:

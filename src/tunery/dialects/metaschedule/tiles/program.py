@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.tiles.designs import TileDesign, row_tiles
 from tunery.dialects.metaschedule.tiles.expression import Expression, axes_of
-from tunery.dialects.metaschedule.tiles.kernels import Tile, function_of
+from tunery.dialects.metaschedule.tiles.kernels import Tile, function_of, padding_function
 from tunery.dialects.metaschedule.tiles.nests import address, assembled, digits, loop, parallel, turns_in, zero
 from tunery.dialects.metaschedule.tiles.products import Product
 from tunery.dialects.metaschedule.variants.rewriting import long_of, shape_of, variable
 
+_COPIED_PER_NS = 8  # numbers
 _FLOP_PER_LANE_NS = 4  # of a nanosecond: a multiply-add on two units at 1 GHz, less than any processor reaches
 
 
@@ -40,7 +42,26 @@ class _Program:
 
     def module(self) -> Any:
         packed = self._weights if self._product.constant else None
-        return assembled(self._parts, self._blocks(), self._functions, self._lanes, packed)
+        parts = replace(self._parts, before=(self._padding(),)) if self._product.padded else self._parts
+        return assembled(parts, self._blocks(), self._functions, self._lanes, packed)
+
+    def _padding(self) -> Any:
+        """Return the loop that copies the data, row by row, with zeros around it."""
+        assert self._product.padded is not None
+        source, top, side = self._product.padded
+        _, height, width, channels = shape_of(source)
+        batch, rows, columns, _ = shape_of(self._parts.data)
+        name, text = padding_function(4 * side * channels, 4 * width * channels, 4 * columns * channels)
+        self._functions.append(text)
+        share = variable("row")
+        image, row = digits(share, [batch, rows])
+        taken = tvm.tirx.max(tvm.tirx.min(row - top, *long_of(height - 1)), zero())
+        there = tvm.tirx.EQ(taken, row - top)
+        call = tvm.tirx.call_extern(
+            "int32", name, self._parts.data.access_ptr("w", offset=share * (columns * channels)),
+            address(source, (image * height + taken) * (width * channels)), tvm.tirx.Cast("int32", there),
+        )  # fmt: skip
+        return parallel(share, batch * rows, columns * channels // _COPIED_PER_NS, tvm.tirx.Evaluate(call))
 
     def _blocks(self) -> Any:
         product, design, lanes = self._product, self._design, self._lanes
