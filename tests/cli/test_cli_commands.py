@@ -1,5 +1,6 @@
 """Every command does what it says, on a compiler that needs no time; JSON shapes are those of docs/json.md."""
 
+import json
 import platform
 import re
 from collections import Counter
@@ -11,9 +12,10 @@ import pytest
 from cli_tools import Run
 
 from tunery import accounting
+from tunery._settings import login_file
 from tunery.accounting.prices import load_prices
 from tunery.cli.console.remote import stated
-from tunery.domain import Budget, Mode, Origin, Outcome, TaskState, Verification
+from tunery.domain import Budget, JobState, Mode, Origin, Outcome, TaskState, Verification
 from tunery.domain.request import BenchReport, Latency, Progress, Request, Speed, Verdict
 from tunery.service.codec import request_data
 from tunery.store import open_store
@@ -209,6 +211,30 @@ def test_the_list_of_jobs_says_why_one_waits_that_no_service_takes(run: Run, tmp
     assert waiting in line
     assert other not in line
     assert "its model is on no host" in run("jobs", "show", waiting).out
+
+
+@pytest.mark.attack
+def test_the_list_of_jobs_says_which_ones_had_stored_records_and_measured_nothing(run: Run, tmp_path: Path) -> None:
+    task = TaskState("a", "a", "a", "dense", 1, tunable=True, baseline_s=0.5, best_s=0.1, best_candidate="c")
+    with open_store(str(tmp_path / "store.db")) as store:
+        job = store.create_job({"name": "n"})
+        store.save_job(replace(job, state=JobState.DONE, tasks=(task,)))
+        other = store.create_job({"name": "m"}).job_id
+    listed = run("jobs", "list").out
+    [row] = [line for line in listed.splitlines() if line.startswith(job.job_id) and "n" in line.split()]
+    assert "5.00x" in row
+    [said] = [line for line in listed.splitlines() if "from stored records" in line]
+    assert job.job_id in said
+    assert other not in said
+
+
+@pytest.mark.attack
+def test_a_service_that_was_logged_in_to_is_named_where_none_of_ones_own_runs(run: Run) -> None:
+    login_file().parent.mkdir(parents=True, exist_ok=True)
+    login_file().write_text(json.dumps([{"urls": ["http://tuning.example:1"], "token": "t"}]))
+    answer = run("jobs", "submit", "fake:demo", *FAKE)
+    assert answer.code == 2
+    assert "--server http://tuning.example:1" in answer.err
 
 
 def test_records_of_an_equal_host_are_shown_with_its_name(run: Run, tmp_path: Path) -> None:
