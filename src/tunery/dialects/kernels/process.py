@@ -103,6 +103,7 @@ class KernelProcess:
     ) -> None:  # fmt: skip
         self._code, self._more, self._load, self._reads = code, more, load, reads
         self._threads, self._clock, self._call = threads, clock, -1
+        self._memory = (arrays, sets)  # as long as this is there, their files are open
         shared = [one and one.shared for one in arrays]
         self._words = [";".join(",".join(map(str, one[1:] if one else ())) for one in shared),
                        ",".join(map(str, sets.shared[1:])), *words, *readable()]  # fmt: skip
