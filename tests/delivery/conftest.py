@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tunery.delivery import compile as compiling
 from tunery.delivery import judging
 
 Winner = Callable[..., None]
@@ -21,5 +22,6 @@ def let_win(monkeypatch: pytest.MonkeyPatch) -> Winner:
             return 3 * [(1e-6, 1e-3) if winner == "tunery" else (1e-3, 1e-6)]
 
         monkeypatch.setattr(judging, "time_in_turns", timed)
+        monkeypatch.setattr(compiling, "judge_once", judging.judge)
 
     return choose
