@@ -105,7 +105,7 @@ def _all_cores() -> Iterator[None]:
 def _no_waiting_zygote() -> Iterator[None]:
     """No test takes over what a command of an earlier one started ahead: that is in its directory."""
     yield
-    if ahead := sys.modules.get("tunery.engines.local.ahead"):
+    if ahead := sys.modules.get("tunery.engines.local.nursery"):
         ahead.end()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tunery.domain import Environment
 from tunery.engines import LocalEngine, Role, WorkerSpec
-from tunery.engines.local import ahead
+from tunery.engines.local import nursery as ahead
 
 pytestmark = pytest.mark.jobs
 
@@ -20,7 +20,7 @@ ROGUE = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
 PRELOAD = Environment(preload=("colorsys",))  # a module that nothing else imports
 LEFT_ALONE = """
 from tunery.domain import Environment
-from tunery.engines.local import ahead
+from tunery.engines.local import nursery as ahead
 ahead.start(Environment())
 ahead.start(Environment())
 [nursery] = ahead._waiting.values()

@@ -147,14 +147,14 @@ def _table(report: "CompileReport") -> "Table":
 
 def start_ahead(dialect: str, *more: str) -> None:
     """Have what workers are forked from import the compiler while this process still imports itself."""
-    from tunery.engines.local import ahead
+    from tunery.engines.local import nursery
     from tunery.runtime import preparer_environment, worker_environment
 
     environments = [preparer_environment()]
     with suppress(*([UsageError] if more else [])):  # of several, one may be missing
         environments.insert(0, worker_environment(dialect))
     for environment in environments:
-        ahead.start(environment)
+        nursery.start(environment)
 
 
 def left_out_of_tune(report: "TuneReport", request: "Request") -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 from tunery._errors import TuneryError, tells_of_memory
 from tunery.engines._loop import Channel
 from tunery.engines._table import Worker
-from tunery.engines.local._nursery import Nursery
 from tunery.engines.local._process import move
+from tunery.engines.local.nursery import Nursery
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 12

@@ -29,10 +29,9 @@ from tunery.engines._base import OnUsage, WorkerSpec
 from tunery.engines._loop import Channel, FrameError, FrameReader, seconds_of
 from tunery.engines._payload import Signatures, error_from_data
 from tunery.engines._table import Call, TableEngine
-from tunery.engines.local import ahead
-from tunery.engines.local._nursery import Nursery
 from tunery.engines.local._process import bare_cpu_s, cpu_s, is_stopped, kill_group
 from tunery.engines.local._record import LocalWorker, Process, WorkerState, describe_exit, quote_log, ran_out
+from tunery.engines.local.nursery import Nursery, take
 
 REAP_S = 10.0
 """How long a killed process may take to vanish before its call is answered anyway (a driver that does not let go)."""
@@ -239,7 +238,7 @@ class LocalEngine(TableEngine[LocalWorker]):
         key = environment.key
         nursery = self._nurseries.get(key)
         if nursery is None:
-            nursery = ahead.take(environment) or Nursery(environment, self.logs / f"zygote-{key}.log")
+            nursery = take(environment) or Nursery(environment, self.logs / f"zygote-{key}.log")
             self._nurseries[key] = nursery
             self._loop.watch(nursery.control.fileno(), EVENT_READ, lambda _: self._on_nursery(key, nursery))
         return nursery

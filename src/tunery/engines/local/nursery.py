@@ -1,5 +1,6 @@
-"""The parent's handle on one zygote: start it, have it fork, hear what it reaps, end it."""
+"""The parent's handle on one zygote: start it, have it fork, hear what it reaps, end it; and those started ahead."""
 
+import atexit
 import json
 import os
 import socket
@@ -96,3 +97,36 @@ class Nursery:
             self._process.wait()
         if self._file is not None:
             self._file.close()
+
+
+_waiting: dict[str, Nursery] = {}
+"""Zygotes that are started before there is an engine: they import for seconds what the caller does not need."""
+
+
+def start(environment: Environment) -> None:
+    """Start the zygote that the next engine of this process will fork its workers in this environment from.
+
+    The calling thread must live as long as the engine. What is not taken over ends with the process.
+    """
+    if environment.key in _waiting:
+        return
+    if not _waiting:
+        atexit.register(end)
+    _waiting[environment.key] = Nursery(environment, os.fdopen(os.memfd_create("tunery-zygote"), "w+b"))
+
+
+def take(environment: Environment) -> Nursery | None:
+    """Return the zygote that was started for an environment and hand it over; None if there is none that lives."""
+    nursery = _waiting.pop(environment.key, None)
+    if nursery is None or nursery.alive:
+        return nursery
+    nursery.close()
+    return None
+
+
+def end() -> None:
+    """End those that no engine has taken over."""
+    while _waiting:
+        nursery = _waiting.popitem()[1]
+        nursery.kill()
+        nursery.close()
