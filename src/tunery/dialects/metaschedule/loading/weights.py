@@ -34,6 +34,7 @@ _MOST_STORED = 2.0
 """How many times as large as in the model the weights may be in the file. What would exceed that, of those that grow
 most, is written as the model has it: Winograd's large tiles make four of one, and a file of those alone would be
 larger than it is worth."""
+_WIDENED = (np.dtype("float16"), np.dtype("float32"))
 _PLAIN = tuple(np.dtype(code) for code in "?bhilqBHILQefd")
 
 
@@ -209,8 +210,11 @@ def _packing_of(entry: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Index]]
 
 
 def _mapped(memory: memoryview, entry: Mapping[str, Any]) -> Array:
-    array = np.frombuffer(memory, np.dtype(entry["stored"]), math.prod(entry["shape"]), int(entry["offset"]))
-    return array.reshape(entry["shape"]).astype(entry["dtype"], copy=False)
+    stored, dtype = np.dtype(entry["stored"]), np.dtype(entry["dtype"])
+    if stored != dtype and (stored, dtype) != _WIDENED:
+        raise ValueError(f"its weights are stored as {stored} and not as {dtype}")
+    array = np.frombuffer(memory, stored, math.prod(entry["shape"]), int(entry["offset"]))
+    return array.reshape(entry["shape"]).astype(dtype, copy=False)
 
 
 def _prepared(array: Array, entry: Mapping[str, Any]) -> Any:
