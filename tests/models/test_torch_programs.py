@@ -127,7 +127,7 @@ _SHUT_IN = """
 import os, pathlib, socket, sys
 from tunery import _sandbox
 here, secret = map(pathlib.Path, sys.argv[1:])
-_sandbox.enter(map(pathlib.Path, sys.path), [here])
+_sandbox.enter(map(pathlib.Path, sys.path), [here], _sandbox.FILES)
 (here / "written").write_text("")
 for name, act in {
     "secret": secret.read_text,
@@ -145,6 +145,7 @@ for name, act in {
 """
 
 
+@pytest.mark.attack
 def test_a_process_that_is_shut_in_has_no_network_and_no_files_of_others(tmp_path: Path) -> None:
     if ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1)) < 4:
         pytest.skip("this kernel, or a container, has no Landlock")
