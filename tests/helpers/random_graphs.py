@@ -178,8 +178,9 @@ class Graph:
     def _changed(self, value: np.ndarray, variant: int, factor: float = 1) -> np.ndarray:
         if not variant or value.dtype.kind != "f":
             return value
-        with np.errstate(all="ignore"):
-            noise = 1 + factor * EPS[value.dtype.name] * self.rng.choice([-1.0, 1.0], value.shape)
+        with np.errstate(all="ignore"):  # all larger, all smaller, then anyhow
+            sign = {1: 1.0, 2: -1.0}.get(variant, self.rng.choice([-1.0, 1.0], value.shape))
+            noise = 1 + factor * EPS[value.dtype.name] * sign
             return np.asarray(value * noise).astype(value.dtype)
 
     def pick(self, kinds: str = "f", rank: int | None = None) -> str:
@@ -209,6 +210,10 @@ def loose(value: Values) -> bool:
     return any(not np.array_equal(one[0], other, equal_nan=True) for one in value for other in one[1:])
 
 
+def negative_zeros(value: np.ndarray) -> bool:
+    return bool((np.signbit(value) & (value == 0)).any())
+
+
 def reach(value: np.ndarray) -> float:
     return float(np.abs(value.astype(np.float64)).max(initial=0))
 
@@ -227,10 +232,12 @@ def fair(operator: str, operands: list[np.ndarray]) -> bool:
             operator in ORDERED and not numbers,
             "Softmax" in operator and double and not numbers,
             "MaxPool" in operator and any(np.isneginf(one).any() for one in floats),
-            operator == "Where" and any((np.signbit(one) & (one == 0)).any() for one in floats),  # which it makes 0
+            operator == "Where" and any(map(negative_zeros, floats)),  # which it makes 0
             operator == "QuantizeLinear" and half and not finite,
             operator == "PRelu" and not (np.isfinite(last).all() and last.ndim <= first.ndim),
             operator in WINDOWS and not finite,
+            operator in {"Max", "Min"} and any(map(negative_zeros, floats)),
+            operator == "InstanceNormalization" and not first.std(tuple(range(2, first.ndim))).min() > 1e-3 * largest,
             operator == "BitShift" and (last >= 8 * last.dtype.itemsize).any(),
             operator == "Pow" and whole and not (size**last < LIMIT).all(),
             operator in REDUCE and max(size.sum(), np.square(size).sum(), np.maximum(size, 1).prod()) > LIMIT,
