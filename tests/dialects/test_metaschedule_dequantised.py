@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from byte_products import exact_session
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 
@@ -111,7 +111,7 @@ def test_a_quantised_network_is_native_and_right(how: str, target: str, tmp_path
     assert not made.elsewhere
     x = image(9)
     [ours] = load_compiled(tmp_path / "n.tunery", 1)(x)
-    [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [theirs] = exact_session(str(path)).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, atol=STEP * float(np.ptp(theirs)))
 
 
@@ -146,7 +146,7 @@ def test_integers_are_the_same_to_the_last(kind: str, attributes: dict[str, Any]
     rng = np.random.default_rng(6)
     feed = {"x": rng.integers(0, 256, prepared.inputs[0].shape).astype(np.uint8), "zero": np.array(117, np.uint8)}
     [ours] = load_compiled(tmp_path / "n.tunery", 1)(*feed.values())
-    [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feed)
+    [theirs] = exact_session(str(path)).run(None, feed)
     np.testing.assert_array_equal(ours, theirs)
 
 
@@ -167,7 +167,7 @@ def test_values_are_quantised_by_their_range(shape: tuple[int, ...], tmp_path: P
     network, dialect = quantising(tmp_path, shape), MetaScheduleDialect()
     dialect.compile(network, dialect.resolve_target("native", 1), {}, tmp_path / "n.tunery")
     ours = load_compiled(tmp_path / "n.tunery", 1)
-    theirs = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    theirs = exact_session(network.path)
     spread = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     for x in (spread, np.abs(spread) + 1, -np.abs(spread), np.zeros(shape, np.float32)):
         steps, *parameters = ours(x)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from byte_products import exact_session
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery.delivery.files.loading import load_compiled
@@ -78,7 +78,7 @@ def test_they_are_native_and_right(tmp_path: Path, sizes: tuple[int, ...], block
     assert not made.elsewhere
     x = data_of(sizes)
     [ours] = load_compiled(tmp_path / "n.tunery", 1)(x)
-    [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [theirs] = exact_session(prepared.path).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
 
@@ -108,7 +108,7 @@ def test_every_schedule_is_right(tmp_path: Path, sizes: tuple[int, ...], zeros: 
         np.testing.assert_allclose(output(candidate), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     dialect.compile(prepared, target, {task.workload.key: chosen[0]}, tmp_path / "n.tunery")
     x = data_of(sizes)
-    [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [theirs] = exact_session(prepared.path).run(None, {"x": x})
     [ours] = load_compiled(tmp_path / "n.tunery", 1)(x)
     np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
@@ -144,7 +144,7 @@ def test_dequantised_weights_stay_in_4_bits(tmp_path: Path, gemm: bool, signed: 
     made = dialect.compile(prepared, target, {}, tmp_path / "n.tunery")
     assert not made.elsewhere
     data = data_of((5, depth, channels))
-    [theirs] = onnxruntime.InferenceSession(prepared.path, providers=["CPUExecutionProvider"]).run(None, {"x": data})
+    [theirs] = exact_session(prepared.path).run(None, {"x": data})
     [ours] = load_compiled(tmp_path / "n.tunery", 1)(data)
     np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from byte_products import exact_session
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery.delivery.files.loading import load_compiled
@@ -77,7 +77,7 @@ def compared(path: Path, x: Array, folder: Path) -> tuple[Array, Array]:
     made = dialect.compile(network, dialect.resolve_target("native", 1), {}, folder / "n.tunery")
     assert not made.elsewhere
     [ours] = load_compiled(folder / "n.tunery", 1)(x)
-    [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [theirs] = exact_session(str(path)).run(None, {"x": x})
     return np.asarray(ours), np.asarray(theirs)
 
 
@@ -205,7 +205,7 @@ def test_what_the_designs_of_dot_products_compute_is_exact(
         np.testing.assert_array_equal(found, expected)
     dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "compiled")
     x = _image(*shape)
-    [theirs] = onnxruntime.InferenceSession(network.source, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [theirs] = exact_session(network.source).run(None, {"x": x})
     np.testing.assert_array_equal(load_compiled(tmp_path / "compiled", 1)(x)[0], theirs)
 
 

@@ -1,11 +1,14 @@
 """Products of bytes at the ends of their range, where sums of 16 bits would overflow."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from tunery.delivery.comparing.contestants import exact_products
 from tunery.dialects import Array
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Candidate, Network, Target
@@ -42,6 +45,15 @@ def data(kind: str) -> Array:
 
 def expected(rows: Array) -> Array:
     return np.asarray(rows.astype(np.int64) @ _weights().astype(np.int64))
+
+
+def exact_session(path: Path | str) -> onnxruntime.InferenceSession:
+    """Return ONNX Runtime on a model as it is written, with exact sums on processors without VNNI too."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with suppress(Exception):  # it has no products of signed by unsigned bytes
+        return onnxruntime.InferenceSession(exact_products(Path(path)), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def with_dots(dialect: MetaScheduleDialect, network: Network, target: Target) -> dict[str, Candidate]:

@@ -33,7 +33,7 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-OPSET, SETS, VARIANTS = 20, 4, 4
+OPSET, SETS, VARIANTS = 20, 4, 6
 MOST, HUGE, LIMIT = 1024, 1e16, 2**31
 EPS = {"float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-40}
 SPECIAL = [0, -0.0, 1, -1, 0.5, 2, -3, np.inf, -np.inf, np.nan, 1e-39, -1e-42, 88.0, -95.0, 1e10, -1e20, 3e38, 1e-7, 7]

@@ -206,7 +206,7 @@ class OriginalModel(OnnxRuntimeContestant):
 
     @override
     def _opened(self, model: str | bytes = b"", *, optimised: bool = False) -> Any:
-        for one in () if optimised else (_exact(self._path), str(self._path)):
+        for one in () if optimised else (exact_products(self._path), str(self._path)):
             with suppress(Exception):
                 return super()._opened(model or one, optimised=False)
         return super()._opened(optimised=True)
@@ -321,7 +321,7 @@ class TorchCompiledContestant(TorchContestant):
         return torch.compile(module)
 
 
-def _exact(path: Path) -> str | bytes:
+def exact_products(path: Path) -> str | bytes:
     """Return what ONNX Runtime loads of a model so that its products of integers are exact.
 
     Its kernels for unsigned by signed bytes saturate on processors without VNNI; those of unsigned ones do not. So
