@@ -58,7 +58,11 @@ class Machine:
     granted: int = 2
     dispatch: Process = field(default_factory=Process)
 
-    def unclaimed_core_s(self) -> float:
+    @property
+    def usage(self) -> "Machine":
+        return self
+
+    def unclaimed(self) -> float:
         return self.unpaid_s
 
     def in_use(self, _: str) -> float:
