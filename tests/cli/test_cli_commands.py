@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_tools import Run
@@ -14,9 +15,10 @@ from cli_tools import Run
 from tunery import accounting
 from tunery._settings import login_file
 from tunery.accounting.prices import load_prices
+from tunery.cli import tune
 from tunery.cli.console.remote import stated
 from tunery.domain import Budget, JobState, Mode, Origin, Outcome, TaskState, Verification
-from tunery.domain.request import BenchReport, Latency, Progress, Request, Speed, Verdict
+from tunery.domain.request import BenchReport, Latency, Progress, Request, Speed, TuneReport, Verdict
 from tunery.service.codec import request_data
 from tunery.store import open_store
 
@@ -448,3 +450,20 @@ def test_tune_against_rivals_ends_with_the_comparison(
     assert answer.out.count("runs: ") == 1, "the file's own headline is the only one"
     assert "comparing with ONNX Runtime: about 24s" in answer.err
     assert "comparing demo.tunery, turn" in answer.err, "what was compiled already is not compiled again"
+
+
+def test_what_onnx_runtime_runs_is_not_compared_with_it_but_the_kernels_are(
+    run: Run, measured: list[tuple[Request, tuple[str, ...], float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handed_over(*given: Any, **how: Any) -> tuple[TuneReport, int | None]:
+        report, code = watched(*given, **how)
+        assert report.compiled is not None
+        return replace(report, compiled=replace(report.compiled, coverage={}, elsewhere={"Gemm g": "faster"})), code
+
+    watched = tune.watched
+    monkeypatch.setattr(tune, "watched", handed_over)
+    args = ("tune", "fake:demo", *FAKE, "--budget", "6trials", "--against", "onnxruntime", "-o", "demo.tunery")
+    answer = run(*args, "--json")
+    assert "comparing None, turn" in answer.err
+    assert answer.data["bench"]["verdict"] == answer.data["compiled"]["verdict"]
+    assert answer.data["compiled"]["verdict"]["onnxruntime_share"] == 1.0
