@@ -357,7 +357,8 @@ def examine(path: Path) -> dict[str, Any]:
         return row | {"blamed": bool(_BLAMED.search(row["error"]))}
     sizes = output.stat().st_size / path.stat().st_size
     more = {name: said.get(name) for name in ("headline", "verdict", "elsewhere")}
-    return row | more | {"size": sizes, "deviation": deviation(path, output)}
+    blamed = any(map(_BLAMED.search, said["elsewhere"].values()))
+    return row | more | {"size": sizes, "deviation": deviation(path, output), "blamed": blamed}
 
 
 def _compiled(path: Path, output: Path, flags: list[str]) -> dict[str, Any]:
