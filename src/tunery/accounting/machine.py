@@ -22,11 +22,9 @@ class Part:
 
 
 class MachineTime:
-    """Divides the time of one machine among the jobs that run; `now` is its clock, in seconds.
-
-    While jobs hold cores, each has a part of the time in proportion to its cores; while no job holds any, all that run
-    have equal parts. So the parts add up to the time in which at least one job ran.
-    """
+    """Divides the time of one machine among the jobs that run; `now` is its clock, in seconds. While jobs hold cores,
+    each has a part of the time in proportion to its cores; while no job holds any, all that run have equal parts. So
+    the parts add up to the time in which at least one job ran."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

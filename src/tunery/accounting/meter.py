@@ -11,10 +11,8 @@ EFFORTS = {"quick": 16, "standard": 64, "full": 256}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The limits of a job; None is no limit. `batch` is candidates per round.
-
-    `seconds` are of wall time, `money` is in the currency of the price sheet, `joules` are of energy.
-    """
+    """The limits of a job; None is no limit. `batch` is candidates per round. `seconds` are of wall time, `money` is in
+    the currency of the price sheet, `joules` are of energy."""
 
     seconds: float | None
     trials: int | None

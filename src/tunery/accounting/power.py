@@ -12,13 +12,11 @@ _WINDOW_S, _LONGEST_S = 1.0, 60.0
 
 
 class Power:
-    """Joules per core-second of this machine, for sharing out its energy among stages.
-
-    The counters know whole processor packages. What they counted over a window of at least a second is divided by the
-    core-seconds that all programs were busy in it, ours and others': a busy core bears its share of the idle ones.
-    One of over a minute tells nothing, for the counters may have wrapped more than once. Where the meter loses its
-    counters the model goes on, and what it says is marked as such.
-    """
+    """Joules per core-second of this machine, for sharing out its energy among stages. The counters know whole
+    processor packages. What they counted over a window of at least a second is divided by the core-seconds that all
+    programs were busy in it, ours and others': a busy core bears its share of the idle ones. One of over a minute tells
+    nothing, for the counters may have wrapped more than once. Where the meter loses its counters the model goes on, and
+    what it says is marked as such."""
 
     def __init__(
         self,
@@ -52,7 +50,6 @@ class Power:
 
 
 def modelled_w(cores: int) -> float:
-    """Return the watts of so many busy cores where nothing counts them."""
     return MODELLED_W_PER_CORE * cores
 
 

@@ -38,7 +38,6 @@ class Prices:
         return (joules or 0.0) / 3.6e6 * self.kwh
 
     def check(self, budget: Budget) -> None:
-        """Check that the budget's money is money of this sheet."""
         if budget.money is None:
             return
         if budget.currency != self.currency:
@@ -103,7 +102,6 @@ def _parsed(data: dict[str, Any]) -> Prices:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message, without what nobody would read."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
         return f"a number of {value.bit_length()} bits"
     text = repr(value)

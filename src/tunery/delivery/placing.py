@@ -40,10 +40,8 @@ _MOST_ENDS = 150
 
 async def mended(linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected) -> tuple[LinkedNetwork, Judged]:
     """Return a network with the operators at fault in ONNX Runtime, and what it is like; or the one that was given.
-
     First each operator is tried on what ONNX Runtime gives it. If all are right so, the first node is looked for up to
-    which the network must be left to it. What helps is stored. What was an accident is right the second time.
-    """
+    which the network must be left to it. What helps is stored. What was an accident is right the second time."""
     imported, began, tried, first = await linker.work.model(), time.monotonic(), made, judged
     for _ in range(_ROUNDS):
         try:
@@ -80,9 +78,7 @@ async def _first_fault(
     linker: Linker, imported: ImportedModel, theirs: Expected, began: float
 ) -> Mapping[str, str] | None:
     """Return the first node that makes the network wrong if all after it run in ONNX Runtime, and all before it do not.
-
-    Found by halves, each half compiled. Nothing if it is right with all of them; None if no node is found.
-    """
+    Found by halves, each half compiled. Nothing if it is right with all of them; None if no node is found."""
     nodes = await linker.nodes(imported.network)
     native = [node.label for node in nodes if node.label not in imported.elsewhere]
 
@@ -112,11 +108,9 @@ def parts_to_hand_over(
     nodes: Sequence[GraphNode], tasks: Sequence[Task], kernels: Mapping[str, float], theirs: Mapping[str, float]
 ) -> list[str]:
     """Return the labels of nodes that would gain by running in ONNX Runtime, in parts that are worth their borders.
-
     `kernels` is what kernels of ours take in one execution of the network, by workload; `theirs` what ONNX Runtime's
     nodes take, by label, with what was fused to them. A part is a stretch of nodes in their order, so nothing outside
-    it waits between two of its nodes. Empty where a stretch gains less than `_LEAST_GAIN` of our time.
-    """
+    it waits between two of its nodes. Empty where a stretch gains less than `_LEAST_GAIN` of our time."""
     ours = _ours(nodes, tasks, kernels, theirs)
     gains = [mine - theirs.get(node.label, 0.0) for node, mine in zip(nodes, ours, strict=True)]
     stretches = list(_best_stretches(nodes, gains))
@@ -209,9 +203,8 @@ def _border_s(nodes: Sequence[GraphNode], readers: Mapping[str, list[int]], firs
 async def divided(
     linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected
 ) -> tuple[LinkedNetwork, Judged]:
-    """Return the network with the parts in ONNX Runtime that lose, if that is faster; else what was given.
-
-    Nothing is stored: tuning may make these parts faster."""
+    """Return the network with the parts in ONNX Runtime that lose, if that is faster; else what was given. Nothing is
+    stored: tuning may make these parts faster."""
     work, imported = linker.work, await linker.work.model()
     try:
         nodes = await linker.nodes(imported.network)

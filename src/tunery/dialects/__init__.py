@@ -1,7 +1,5 @@
-"""Compilers behind one contract, found through the entry point group `tunery.dialects`.
-
-The group `tunery.files` says by a file name's ending which dialect such a model belongs to, if not to all.
-"""
+"""Compilers behind one contract, found through the entry point group `tunery.dialects`. The group `tunery.files` says
+by a file name's ending which dialect such a model belongs to, if not to all."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -104,10 +102,8 @@ def _entries() -> Mapping[str, EntryPoint]:
 
 @cache
 def extractor(name: str, compiler: str) -> str:
-    """Return by what a dialect extracts tasks: its compiler and its own code, any change of which may give others.
-
-    It is not loaded for that.
-    """
+    """Return by what a dialect extracts tasks: its compiler and its own code, any change of which may give others. It
+    is not loaded for that."""
     entry = _entries().get(name)
     spec = find_spec(entry.module) if entry else None
     if spec is None:

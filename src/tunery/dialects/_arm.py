@@ -11,7 +11,6 @@ MACHINE, TRIPLE = "aarch64", "aarch64-linux-gnu"
 
 
 def check_device(device: DeviceDescription) -> None:
-    """Check that a device of another host is one that code is made for here."""
     if device.facts.get("arch") != MACHINE:
         raise TargetError(
             f"no code is made here for {device.name}: only for {MACHINE}, and for this machine's processor"
@@ -25,9 +24,7 @@ def instructions_of(facts: Mapping[str, Any]) -> set[str]:
 
 def native(facts: Mapping[str, Any], needs: Callable[[Mapping[str, object]], set[str]]) -> dict[str, object]:
     """Return the target of a device: its processor by name if it has all that such a one `needs`, else what it has.
-
-    `needs` returns the instructions that a target's code may use.
-    """
+    `needs` returns the instructions that a target's code may use."""
     has = instructions_of(facts)
     name = arm_name(facts)
     named: dict[str, object] = {"mtriple": TRIPLE, "mcpu": name}

@@ -17,12 +17,10 @@ class Built:
 
 
 def store_built(blobs: Blobs, built: Built) -> Artifact:
-    """Move a built candidate's file into the blobs, until somebody releases it."""
     size_bytes = built.path.stat().st_size
     blob = blobs.put(built.path, temporary=True, move=True)
     return Artifact(built.candidate_key, blob, size_bytes, built.manifest)
 
 
 def open_built(blobs: Blobs, artifact: Artifact) -> Built:
-    """Return a built candidate on this host."""
     return Built(artifact.candidate_key, blobs.get(artifact.blob), artifact.manifest)

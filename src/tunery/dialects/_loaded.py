@@ -21,12 +21,10 @@ Array = npt.NDArray[np.generic]
 
 
 class Kernel(ABC):
-    """A loaded candidate with its own argument buffers.
-
-    `slack` is how many times the usual tolerance its rounding may need, for an algorithm that does not merely reorder
-    sums; `traits` are facts about the implementation that its records should state. A timed sample should last
-    `least_sample_s` at least, where the clock is in another process than the calls.
-    """
+    """A loaded candidate with its own argument buffers. `slack` is how many times the usual tolerance its rounding may
+    need, for an algorithm that does not merely reorder sums; `traits` are facts about the implementation that its
+    records should state. A timed sample should last `least_sample_s` at least, where the clock is in another process
+    than the calls."""
 
     slack: float = 1.0
     least_sample_s: float = 0.0
@@ -59,11 +57,9 @@ class Kernel(ABC):
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default).
-
     `left_out` says, by workload, what the search that found a candidate did without, and why; `elsewhere`, by node of
     the network, why ONNX Runtime runs it; `not_kept`, which kinds of values operators may lose. `digest` is the SHA-256
-    of the file, where writing it gave that.
-    """
+    of the file, where writing it gave that."""
 
     path: str
     coverage: Mapping[str, str | None]
@@ -77,10 +73,8 @@ MOST_THREADS = 4096
 
 
 def thread_count(asked: int | None, told: Any) -> int:
-    """Return how many threads a compiled network takes: those asked for, else OMP_NUM_THREADS, else the file's.
-
-    The last two are at most the cores that this process may use: a file of a larger machine starts no more.
-    """
+    """Return how many threads a compiled network takes: those asked for, else OMP_NUM_THREADS, else the file's. The
+    last two are at most the cores that this process may use: a file of a larger machine starts no more."""
     if type(told) is not int or not 1 <= told <= MOST_THREADS:
         raise ValueError(f"it takes {told!r:.20} threads, not 1 to {MOST_THREADS}")
     if asked is None:
@@ -120,12 +114,9 @@ class CompiledNetwork(ABC):
         raise UsageError("a loaded network cannot be copied or pickled; load its file where it is needed")
 
     def __call__(self, *arrays: Any, out: Sequence[Any] | None = None, **named: Any) -> list[Array]:
-        """Run once on arrays, one per input in order; return the outputs.
-
-        An array is NumPy's, or anything on the CPU that speaks DLPack, such as torch's tensors; it is not copied to
-        look at it. With `out`, the outputs are written to these arrays or tensors, one per output in order, and
-        returned as views of them.
-        """
+        """Run once on arrays, one per input in order; return the outputs. An array is NumPy's, or anything on the CPU
+        that speaks DLPack, such as torch's tensors; it is not copied to look at it. With `out`, the outputs are written
+        to these arrays or tensors, one per output in order, and returned as views of them."""
         if named:
             raise self._in_order()
         checked = self.checked(arrays)
@@ -157,11 +148,9 @@ class CompiledNetwork(ABC):
         """Return the seconds `calls` back-to-back executions took."""
 
     def profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
-        """Return the median seconds that kernels take in one execution, summed over their calls.
-
-        By the key of the workload that a kernel computes; by its name where it is none's, as a copy or a part that ONNX
-        Runtime runs (`SEGMENT`). Time between kernels is not in it. Empty where the compiler cannot tell.
-        """
+        """Return the median seconds that kernels take in one execution, summed over their calls. By the key of the
+        workload that a kernel computes; by its name where it is none's, as a copy or a part that ONNX Runtime runs
+        (`SEGMENT`). Time between kernels is not in it. Empty where the compiler cannot tell."""
         self.checked(arrays)
         return {}
 

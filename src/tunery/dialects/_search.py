@@ -18,13 +18,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """Candidates that a cost model thinks fast, found without a search.
-
-    `transfer_state` is what they teach about like tasks, in words of the dialect's own; "" where that is nothing.
-    `fallbacks` are of another kind, which lost on like tasks: should the candidates fail, these are there, and a
-    measurement tells whether they lose here, too. `source_ids` tells by a candidate's key where it came from: two with
-    one id are alike.
-    """
+    """Candidates that a cost model thinks fast, found without a search. `transfer_state` is what they teach about like
+    tasks, in words of the dialect's own; "" where that is nothing. `fallbacks` are of another kind, which lost on like
+    tasks: should the candidates fail, these are there, and a measurement tells whether they lose here, too.
+    `source_ids` tells by a candidate's key where it came from: two with one id are alike."""
 
     candidates: tuple[Candidate, ...]
     transfer_state: str = ""
@@ -45,9 +42,7 @@ class Proposer(ABC):
 
     def refused(self) -> list[tuple[Candidate, str]]:
         """Return what the search found not worth a build since the last call, each with the reason, and proposed never.
-
-        For what is seen while looking for proposals (`Space.reject` judges a proposed candidate); it is recorded.
-        """
+        For what is seen while looking for proposals (`Space.reject` judges a proposed candidate); it is recorded."""
         return []
 
     def learn(self, cost_model: str) -> None:  # noqa: B027 - a search without a cost model ignores it

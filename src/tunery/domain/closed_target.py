@@ -1,8 +1,6 @@
 """The closed form of a target: the one gate through which each description of a target comes, whoever has written it.
-
 Compilers have options that run programs and write files. So a target is data: names, numbers and features, of which the
-dialect itself makes what its compiler is given. No value of it can be an option, a path or a command.
-"""
+dialect itself makes what its compiler is given. No value of it can be an option, a path or a command."""
 
 import json
 import re
@@ -27,11 +25,7 @@ _LONGEST, _MOST_FEATURES, _SHOWN = 4096, 64, 120
 
 
 def closed(config: Mapping[str, object], fields: Collection[str] = ()) -> dict[str, object]:
-    """Return a target's description, of these `fields` (all that there are, if none is named).
-
-    Raises:
-        TargetError: it has another field, or a value that the field cannot have.
-    """
+    """Return a target's description, of these `fields` (all that there are, if none is named)."""
     for name, value in config.items():
         if name not in (fields or _KNOWN):
             raise TargetError(f"a target has no {name[:64]!r}; it has {', '.join(sorted(fields or _KNOWN))}")
@@ -41,11 +35,7 @@ def closed(config: Mapping[str, object], fields: Collection[str] = ()) -> dict[s
 
 
 def check_target(spec: str) -> None:
-    """Check that a request's target can be one of some dialect: `native`, a plain name, or an object of data.
-
-    Raises:
-        TargetError: it cannot.
-    """
+    """Check that a request's target can be one of some dialect: `native`, a plain name, or an object of data."""
     if spec.lstrip().startswith("{"):
         try:
             closed(json.loads(spec[: _LONGEST + 1]))
@@ -56,11 +46,7 @@ def check_target(spec: str) -> None:
 
 
 def read_target(spec: str, kind: str, fields: Sequence[str], example: str) -> dict[str, object]:
-    """Return the target that the name of a processor or a JSON object describes, in its closed form.
-
-    Raises:
-        TargetError: it is none of this `kind`, or lacks the first of the `fields`; the sentence names an `example`.
-    """
+    """Return the target that the name of a processor or a JSON object describes, in its closed form."""
     shown = repr(spec) if len(spec) <= _SHOWN else f"{spec[:_SHOWN]!r}..."
     try:
         is_name = not spec.lstrip().startswith("{")

@@ -14,11 +14,9 @@ DEFAULT_DIALECT = "metaschedule"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a field is asked for: the text of its help, and what commands and services need beside its type.
-
-    `flags` are the command line's where they are not of the field's name; an `argument` has none. A `local` one is for
-    this machine's user: a service takes it from no account.
-    """
+    """How a field is asked for: the text of its help, and what commands and services need beside its type. `flags` are
+    the command line's where they are not of the field's name; an `argument` has none. A `local` one is for this
+    machine's user: a service takes it from no account."""
 
     help: str
     flags: tuple[str, ...] = ()
@@ -31,24 +29,20 @@ class Option:
 
 
 def options_in(cls: type) -> dict[str, tuple[Any, Option]]:
-    """Return the type and the option of each field of a class that has one."""
     hints = get_type_hints(cls, include_extras=True)
     found = {field.name: get_args(hints[field.name]) for field in fields(cls)}
     return {name: (args[0], args[1]) for name, args in found.items() if isinstance((*args, 0, 0)[1], Option)}
 
 
 def asked(cls: type) -> tuple[str, ...]:
-    """Return the fields of a class that an account may give to a service."""
     return tuple(name for name, (_, option) in options_in(cls).items() if not option.local)
 
 
 @dataclass(frozen=True, slots=True)
 class Trimming:
-    """Which ways of saving are in use. Not a user's settings: studies compare them.
-
-    `filter` drops candidates before they are built, `abandon` ends measurements early, `allocate` gives trials to the
-    tasks that gain most; `audit_share` of what is built is taken at random from what the filter would drop.
-    """
+    """Which ways of saving are in use. Not a user's settings: studies compare them. `filter` drops candidates before
+    they are built, `abandon` ends measurements early, `allocate` gives trials to the tasks that gain most;
+    `audit_share` of what is built is taken at random from what the filter would drop."""
 
     filter: bool = True
     abandon: bool = True
@@ -130,16 +124,13 @@ class Request:
 
     @property
     def each_shape(self) -> "tuple[Request, ...]":
-        """The request for each of its bindings alone, the first one's first."""
         return tuple(replace(self, shapes=shapes, more_shapes=()) for shapes in (self.shapes, *self.more_shapes))
 
     def as_asked(self) -> dict[str, Any]:
-        """Return it as a service is asked for it, without what only this machine's user may say."""
         return {name: _encoded(getattr(self, name)) for name in ASKED}
 
     @classmethod
     def from_asked(cls, values: Mapping[str, Any], **more: Any) -> "Request":
-        """Return what `as_asked` gave, with further fields."""
         return cls(**{name: decoded(name, values[name]) for name in ASKED if name in values}, **more)
 
 
@@ -156,7 +147,6 @@ def _encoded(value: object) -> Any:
 
 
 def decoded(name: str, value: Any) -> Any:
-    """Return a field of a request from its JSON."""
     if name == "trimming":
         return Trimming(**value)
     if name == "budget":
@@ -173,9 +163,7 @@ MOST_PRIORITY = 10
 @dataclass(frozen=True, slots=True)
 class ShareRequest:
     """What a job may claim beside others: a share by its owner's `weight`, doubled by each step of `priority`, 0 to 10.
-
-    Jobs of one owner share what the owner gets; those without one are the local user's.
-    """
+    Jobs of one owner share what the owner gets; those without one are the local user's."""
 
     owner: str = ""
     weight: float = 1.0
@@ -185,9 +173,7 @@ class ShareRequest:
 @dataclass(frozen=True, slots=True)
 class FillPolicy:
     """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`.
-
-    What is not predicted by `until` (monotonic seconds) fails.
-    """
+    What is not predicted by `until` (monotonic seconds) fails."""
 
     few_shot: int = 0
     seconds: float = math.inf
@@ -233,10 +219,8 @@ ONNXRUNTIME, NEEDED = ("auto", "never", "parts"), "needed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions(QueryOptions):
-    """How a network is compiled to a file, for the request's target and further `targets`.
-
-    Where ONNX Runtime may run nothing, the file has the compiler's kernels alone, or there is none.
-    """
+    """How a network is compiled to a file, for the request's target and further `targets`. Where ONNX Runtime may run
+    nothing, the file has the compiler's kernels alone, or there is none."""
 
     force: Annotated[bool, Option("Let the output replace a file of another kind.", local=True)] = False
     sign: Annotated[str, Option("Sign it with this private key.", metavar="KEY", local=True)] = ""
@@ -259,7 +243,6 @@ class CompileOptions(QueryOptions):
 
     @property
     def key(self) -> Path | None:
-        """The private key's file."""
         return Path(self.sign) if self.sign else None
 
     def for_service(self) -> dict[str, Any]:
@@ -276,14 +259,11 @@ FROM_RECORDS = CompileOptions()
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One line's worth of a running job.
-
-    `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None
-    until all are measured); `remaining_s` is the predicted time to finish; `current` says how far the phase is, or what
-    it is busy with; `spend` is what was used so far, without the split by stage; `earlier_s` is the wall time that
-    earlier runs of the job have used of its budget; `reserve_s` of a budget of time are kept for compiling and
-    comparing.
-    """
+    """One line's worth of a running job. `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s`
+    of their untuned latencies (None until all are measured); `remaining_s` is the predicted time to finish; `current`
+    says how far the phase is, or what it is busy with; `spend` is what was used so far, without the split by stage;
+    `earlier_s` is the wall time that earlier runs of the job have used of its budget; `reserve_s` of a budget of time
+    are kept for compiling and comparing."""
 
     job_id: str
     phase: str
@@ -301,14 +281,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class TuneReport:
-    """What a finished or stopped job achieved; `job.tasks` holds each task's baseline, best and outcomes.
-
-    `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network. `slots` is how
-    many of its kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be
-    measured so (None: never, so it was one at a time). `elsewhere` says by node of the network why ONNX Runtime runs
-    it. A kernel has `threads` threads. `tasks` is empty where a service did the work. `compiled` is about the file that
-    was asked for; None where there is none, and `undelivered` says why it could not be made.
-    """
+    """What a finished or stopped job achieved; `job.tasks` holds each task's baseline, best and outcomes. `before_s`
+    and `after_s` are weighted sums over tasks, in seconds for one execution of the network. `slots` is how many of its
+    kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be measured so
+    (None: never, so it was one at a time). `elsewhere` says by node of the network why ONNX Runtime runs it. A kernel
+    has `threads` threads. `tasks` is empty where a service did the work. `compiled` is about the file that was asked
+    for; None where there is none, and `undelivered` says why it could not be made."""
 
     job: JobStatus
     network: Network
@@ -349,10 +327,8 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class TaskShare:
     """What a task contributes to a network: `latency_s` of one call as timed alone, None where nothing was measured.
-
     `inside_s` is what one call takes inside the network, None if not known. `size_bytes` is what all its arguments
-    take, results included.
-    """
+    take, results included."""
 
     name: str
     workload: str
@@ -376,16 +352,14 @@ class TaskShare:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """Whole-network latencies, measured interleaved with the same thread count.
-
-    `latency_s` maps `tunery` and each rival (a key of `CONTESTANTS`) to its spread; `max_abs_error` is the
-    largest deviation of tunery's outputs from ONNX Runtime's on the same inputs. `tasks_s` is the sum over the tasks by
-    their calls, as timed alone or, where nothing was measured, inside the network; `kernels_s` is what all kernels take
-    inside the network, `kernels` the same by workload (None and empty if not known): the network's time over
-    `kernels_s` is dispatch and allocation. `wrong` names the other compiled files that compute something else than ONNX
-    Runtime: their times say nothing. `absent` says why a rival could not take part. `batch_of_one` is the network's.
-    `verdict` is as a compilation's, None where ONNX Runtime took no part.
-    """
+    """Whole-network latencies, measured interleaved with the same thread count. `latency_s` maps `tunery` and each
+    rival (a key of `CONTESTANTS`) to its spread; `max_abs_error` is the largest deviation of tunery's outputs from ONNX
+    Runtime's on the same inputs. `tasks_s` is the sum over the tasks by their calls, as timed alone or, where nothing
+    was measured, inside the network; `kernels_s` is what all kernels take inside the network, `kernels` the same by
+    workload (None and empty if not known): the network's time over `kernels_s` is dispatch and allocation. `wrong`
+    names the other compiled files that compute something else than ONNX Runtime: their times say nothing. `absent` says
+    why a rival could not take part. `batch_of_one` is the network's. `verdict` is as a compilation's, None where ONNX
+    Runtime took no part."""
 
     network: str
     threads: int
@@ -433,12 +407,10 @@ BUSY = "the machine was busy"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who runs a compiled network, and how it compares with ONNX Runtime.
-
-    `onnxruntime_share` is of the kernels' time, 1 where ONNX Runtime runs the whole network. `delivered` is the file's
-    speed, None where ONNX Runtime is the file, or where nothing was judged: then `not_judged` says why. `native` is the
-    speed of the compiler's kernels before any of them was handed over for being slower.
-    """
+    """Who runs a compiled network, and how it compares with ONNX Runtime. `onnxruntime_share` is of the kernels' time,
+    1 where ONNX Runtime runs the whole network. `delivered` is the file's speed, None where ONNX Runtime is the file,
+    or where nothing was judged: then `not_judged` says why. `native` is the speed of the compiler's kernels before any
+    of them was handed over for being slower."""
 
     onnxruntime_share: float = 0.0
     delivered: Speed | None = None
@@ -485,9 +457,7 @@ class TargetReport:
 @dataclass(frozen=True, slots=True)
 class ShapeResult:
     """One of the bindings that a file was compiled for: the `shapes` of inputs by name, and how fast it is for them.
-
-    `latency_s`, `onnxruntime_s` and `verdict` are as in `CompileReport`; `by_onnxruntime`: this runs all of it.
-    """
+    `latency_s`, `onnxruntime_s` and `verdict` are as in `CompileReport`; `by_onnxruntime`: this runs all of it."""
 
     shapes: Mapping[str, tuple[int, ...]]
     latency_s: float | None = None
@@ -498,10 +468,8 @@ class ShapeResult:
 
 @dataclass(frozen=True, slots=True)
 class DialectResult:
-    """What one of several dialects made of a network: `latency_s` is its network's, None if `refused` says why not.
-
-    If `by_onnxruntime`, its file would have been run by that, which is faster.
-    """
+    """What one of several dialects made of a network: `latency_s` is its network's, None if `refused` says why not. If
+    `by_onnxruntime`, its file would have been run by that, which is faster."""
 
     dialect: str
     latency_s: float | None = None

@@ -1,7 +1,5 @@
-"""A thread that waits for descriptors, for what other threads post, and for the nearest deadline; and its channels.
-
-A channel carries frames: a JSON header and a body of bytes behind their lengths. `do` in a header says what it is.
-"""
+"""A thread that waits for descriptors, for what other threads post, and for the nearest deadline; and its channels. A
+channel carries frames: a JSON header and a body of bytes behind their lengths. `do` in a header says what it is."""
 
 import contextlib
 import json
@@ -52,11 +50,9 @@ def seconds_of(value: object, most_s: float = math.inf) -> float:
 
 
 class FrameReader:
-    """Takes frames from a descriptor; memory is taken as bytes arrive, never because a length says so.
-
-    With a `mark`, all before it is passed over, which must not hold the byte that the mark begins with, nor more than
-    `most_before` bytes.
-    """
+    """Takes frames from a descriptor; memory is taken as bytes arrive, never because a length says so. With a `mark`,
+    all before it is passed over, which must not hold the byte that the mark begins with, nor more than `most_before`
+    bytes."""
 
     def __init__(
         self, descriptor: int, most_body: int = MOST_BODY_BYTES, mark: bytes = b"", most_before: int = 1 << 16
@@ -121,7 +117,6 @@ class FrameReader:
 
     @property
     def begins(self) -> bool:
-        """Whether a part of the mark has come that waits to be completed."""
         return bool(self.mark) and self.mark[0] in self._buffer
 
     @property
@@ -197,11 +192,9 @@ class Loop:
 
 
 class Channel:
-    """Frames in both directions, on the thread of a loop; nothing waits for the other side.
-
-    `heard` takes each frame; `ended` is told of the end of what comes, None, or of what is no frame. A blob is streamed
-    in frames `chunk`, which let other frames pass.
-    """
+    """Frames in both directions, on the thread of a loop; nothing waits for the other side. `heard` takes each frame;
+    `ended` is told of the end of what comes, None, or of what is no frame. A blob is streamed in frames `chunk`, which
+    let other frames pass."""
 
     def __init__(
         self,
@@ -228,7 +221,6 @@ class Channel:
         self._flush()
 
     def stream(self, digest: str, file: IO[bytes]) -> None:
-        """Send a blob, whose file is closed then."""
         self._streams.append((digest, file))
         self._flush()
 

@@ -23,10 +23,8 @@ Finder = Callable[[Any], Iterable[str]]
 
 @cache
 def blob_finder(hint: Any) -> Finder | None:  # noqa: PLR0911 - one for each kind of type
-    """Return what finds the blobs in a value that is annotated so; None where there can be none.
-
-    Blobs are found in annotated dataclasses, tuples, sequences, sets, mappings and unions of such.
-    """
+    """Return what finds the blobs in a value that is annotated so; None where there can be none. Blobs are found in
+    annotated dataclasses, tuples, sequences, sets, mappings and unions of such."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         if any(isinstance(mark, BlobMark) for mark in arguments[1:]):
@@ -88,12 +86,10 @@ _CONFIG = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_
 
 
 class Signatures:
-    """The public methods of one service class and how their arguments and results become JSON and back.
-
-    Both sides import the class, so a service's module imports its heavy libraries inside its methods. A parameter or
-    result without an annotation is plain JSON data; inf, nan, bytes (base64), paths, dataclasses, enums and tuples
-    survive where they are annotated.
-    """
+    """The public methods of one service class and how their arguments and results become JSON and back. Both sides
+    import the class, so a service's module imports its heavy libraries inside its methods. A parameter or result
+    without an annotation is plain JSON data; inf, nan, bytes (base64), paths, dataclasses, enums and tuples survive
+    where they are annotated."""
 
     def __init__(self, service: str) -> None:
         module, _, name = service.partition(":")
@@ -103,14 +99,11 @@ class Signatures:
             raise EngineError(f"service {service!r} is not an importable module:Class: {error}") from error
 
     def encode_settings(self, settings: Mapping[str, Any]) -> bytes:
-        """Return the constructor's keyword arguments as JSON."""
         return _dump(self._settings_adapter(list(settings)), tuple(settings.values()), "settings")
 
     def create(self, names: Sequence[str], body: bytes, blobs: Callable[[], Blobs]) -> Any:
         """Return a new instance of the service, from what `encode_settings` made of the settings called `names`.
-
-        `blobs` opens the host's blobs; it is called for a service whose constructor has a parameter for them.
-        """
+        `blobs` opens the host's blobs; it is called for a service whose constructor has a parameter for them."""
         values = self._settings_adapter(names).validate_json(body)
         given = {name: blobs() for name, hint in self._hints().items() if hint is Blobs and name not in names}
         return self.cls(**dict(zip(names, values, strict=True)), **given)
@@ -162,7 +155,6 @@ class Signatures:
 
 @cache
 def _arguments(function: Callable[..., Any], count: int) -> tuple[TypeAdapter[Any], Sequence[Finder | None]]:
-    """Return how `count` arguments of a method become JSON, and what finds the blobs in each."""
     signature = inspect.signature(function)
     try:
         bound = signature.bind(*range(count + 1))  # one more for self
@@ -189,10 +181,8 @@ def signatures(service: str) -> Signatures:
 
 
 def error_to_data(error: BaseException) -> dict[str, Any]:
-    """Return what of an exception crosses the border.
-
-    Its class, our nearest class above it, message, trace, and those attributes that are plain values.
-    """
+    """Return what of an exception crosses the border. Its class, our nearest class above it, message, trace, and those
+    attributes that are plain values."""
     import traceback
 
     own = (c for c in type(error).__mro__ if c.__module__ == _errors.__name__ and issubclass(c, TuneryError))
@@ -204,10 +194,8 @@ def error_to_data(error: BaseException) -> dict[str, Any]:
 
 
 def error_from_data(data: Mapping[str, Any], where: str) -> TuneryError:
-    """Return the exception to raise on this side: the same class for our own errors, else a RemoteError.
-
-    `where` (worker and method) opens the message of a RemoteError only: a user's error keeps its exact sentence.
-    """
+    """Return the exception to raise on this side: the same class for our own errors, else a RemoteError. `where`
+    (worker and method) opens the message of a RemoteError only: a user's error keeps its exact sentence."""
     cls = getattr(_errors, data["ours"], RemoteError) if data["ours"] else RemoteError
     if cls is RemoteError and data["kind"] == RemoteError.__name__:  # another host has passed it on
         return RemoteError(data["message"], kind=data["values"]["kind"], trace=data["values"]["trace"])

@@ -26,10 +26,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call, from its making to its future's end.
-
-    `needs` are the `blobs` that are on their way between two hosts, `task` what it measures.
-    """
+    """One call, from its making to its future's end. `needs` are the `blobs` that are on their way between two hosts,
+    `task` what it measures."""
 
     number: int
     method: str
@@ -56,9 +54,7 @@ class Call:
 @dataclass(slots=True, eq=False)
 class Worker:
     """A worker as it is wished, its queue and the call in flight; `past_cpu_s` is what its ended processes have used.
-
-    `methods` is None where its calls come encoded.
-    """
+    `methods` is None where its calls come encoded."""
 
     name: str
     spec: WorkerSpec
@@ -83,10 +79,8 @@ AWorker = TypeVar("AWorker", bound=Worker)
 
 class TableEngine(Engine, Generic[AWorker]):
     """An engine with a thread, on which all runs that begins with an underscore; a subclass starts it when it is ready.
-
     It says when something is due (`_due_s`, `_tick`), how a worker begins (`_begin`) and is given its next call
-    (`_pump`), and how it ends (`_close`).
-    """
+    (`_pump`), and how it ends (`_close`)."""
 
     is_elsewhere = False
     """Whether its workers are on another host, which has other blobs."""
@@ -134,10 +128,8 @@ class TableEngine(Engine, Generic[AWorker]):
         return self._admit(spec, methods, list(spec.settings), methods.encode_settings(spec.settings))
 
     def start_encoded(self, spec: WorkerSpec, names: Sequence[str], settings: bytes) -> str:
-        """Start a worker whose settings, called `names`, are JSON already; those in `spec` are not looked at.
-
-        The service is imported in the worker alone: where it cannot be, each call fails with that.
-        """
+        """Start a worker whose settings, called `names`, are JSON already; those in `spec` are not looked at. The
+        service is imported in the worker alone: where it cannot be, each call fails with that."""
         return self._admit(spec, None, names, settings)
 
     def _admit(self, spec: WorkerSpec, methods: Signatures | None, names: Sequence[str], settings: bytes) -> str:

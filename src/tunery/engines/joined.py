@@ -15,11 +15,9 @@ from tunery.engines._base import Engine, HostUse, WorkerSpec
 
 
 class JoinedEngine(Engine):
-    """The engines of several hosts, by the host's name; the first host is the one that its caller works on.
-
-    A worker is started on the host that its spec names, on the first where it names none. Its id is `HOST/ID`. The
-    engines were made with the same blobs, and each brings to its host what a call needs. They are closed with this one.
-    """
+    """The engines of several hosts, by the host's name; the first host is the one that its caller works on. A worker is
+    started on the host that its spec names, on the first where it names none. Its id is `HOST/ID`. The engines were
+    made with the same blobs, and each brings to its host what a call needs. They are closed with this one."""
 
     def __init__(self, engines: Mapping[str, Engine], *, grows: bool = False) -> None:
         if not engines:

@@ -26,14 +26,11 @@ _FULL_FROM_S = 0.05
 
 @dataclass(slots=True, eq=False)
 class Finalist:
-    """One finalist's state: `sampler` is None once it is out of the running.
-
-    `samples` and `disturbed` are by round: the latter those of contaminated rounds that were not repeated;
-    `contaminated` are samples that do not count. `settled` is one from before the rounds; `beaten` says that this was
-    far slower than the fastest, and is its only sample; `behind`, that it lost the rounds it took part in. `verify`
-    completes the verification, which those that left need not; `cool_constants` lets its weights come from memory once
-    it has settled.
-    """
+    """One finalist's state: `sampler` is None once it is out of the running. `samples` and `disturbed` are by round:
+    the latter those of contaminated rounds that were not repeated; `contaminated` are samples that do not count.
+    `settled` is one from before the rounds; `beaten` says that this was far slower than the fastest, and is its only
+    sample; `behind`, that it lost the rounds it took part in. `verify` completes the verification, which those that
+    left need not; `cool_constants` lets its weights come from memory once it has settled."""
 
     sampler: Sampler | None = None
     verification: Verification | None = None
@@ -61,7 +58,6 @@ class Finalist:
         return self.verification is not None and not self.verification.passed
 
     def verified(self) -> bool:
-        """Complete the verification if that is still to be done, and return whether it may go on."""
         if self.sampler is None or self.verify is None:
             return self.sampler is not None and not self.wrong
         try:
@@ -83,7 +79,6 @@ class Finalist:
         return self.spent_s < settings.final_s or taken < settings.final_least
 
     def close(self, settings: MeasuringSettings) -> None:
-        """Count disturbed samples where too few others are left, and say so."""
         self.forced = bool(self.disturbed) and len(self.samples) < settings.final_least
         if self.forced:
             self.samples |= self.disturbed
@@ -111,16 +106,12 @@ class Finalist:
 def run_finals(
     finalists: Sequence[Finalist], rounds: int, settings: MeasuringSettings, watch: Watch[Any], look: int = LOOK
 ) -> int:
-    """Time the finalists in rounds, in a new (seeded) order each, and return how many rounds were repeated.
-
-    After every `look` rounds (0: never) those leave that are behind, so that many may enter, and near ones stay long
-    (the idea of racing: Maron and Moore, Hoeffding Races, NIPS 1993; by what several took in the same round: Birattari
-    et al., F-Race, GECCO 2002).
-
-    A round in which any sample was contaminated is put aside as a whole and repeated, at most `settings.retries` times.
-    After that contaminated rounds take a clean one's place; they count, and the measurements say so, where fewer than
-    `settings.final_least` clean samples were taken.
-    """
+    """Time the finalists in rounds, in a new (seeded) order each, and return how many rounds were repeated. After every
+    `look` rounds (0: never) those leave that are behind, so that many may enter, and near ones stay long (the idea of
+    racing: Maron and Moore, Hoeffding Races, NIPS 1993; by what several took in the same round: Birattari et al.,
+    F-Race, GECCO 2002). A round in which any sample was contaminated is put aside as a whole and repeated, at most
+    `settings.retries` times. After that contaminated rounds take a clean one's place; they count, and the measurements
+    say so, where fewer than `settings.final_least` clean samples were taken."""
     _settle_all(finalists, rounds, settings)
     held = _Rounds(finalists, rounds, settings, watch, look)
     for turn, finalist in in_turns(held.turns, held.next, held.is_over):
@@ -205,11 +196,9 @@ def _leave_out_far_slower(finalists: Sequence[Finalist], settings: MeasuringSett
 
 
 def _leave_out_behind(running: Sequence[Finalist], least: int) -> None:
-    """Let those go that were slower than the best, by more than a tie, in more of the rounds than chance explains.
-
-    The best is verified first: a wrong one sends nobody home. A disturbed round counts like another: it disturbed
-    all. The `least` best stay: of one alone nothing tells the pace.
-    """
+    """Let those go that were slower than the best, by more than a tie, in more of the rounds than chance explains. The
+    best is verified first: a wrong one sends nobody home. A disturbed round counts like another: it disturbed all. The
+    `least` best stay: of one alone nothing tells the pace."""
     taken = [finalist.samples | finalist.disturbed for finalist in running]
     paces = pace(taken)
     if not paces:
@@ -231,11 +220,9 @@ def _running(finalists: Sequence[Finalist], rounds: int, settings: MeasuringSett
 
 
 def settle(sampler: Sampler, settings: MeasuringSettings, within_s: float) -> tuple[Sample, float]:
-    """Choose the loop count and run until the last three samples agree within 2 %, or for `within_s` seconds.
-
-    Short ones run three times in any case. Returns the shortest sample, for others may be at work meanwhile, and
-    the seconds that all took.
-    """
+    """Choose the loop count and run until the last three samples agree within 2 %, or for `within_s` seconds. Short
+    ones run three times in any case. Returns the shortest sample, for others may be at work meanwhile, and the seconds
+    that all took."""
     sample = fastest = sampler.calibrate()
     recent, spent_s, taken = [sample.seconds], sample.spent_s, 1
     while spent_s < within_s or (taken < _STEADY_RUN and sample.spent_s < settings.untimed_below_s):

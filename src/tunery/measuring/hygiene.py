@@ -11,11 +11,9 @@ _KEPT = 2048
 
 
 class Repeats:
-    """Remembers what was timed, and notices when another candidate shows the very same times: the clock is broken.
-
-    Two different kernels agree in three samples down to the last digit, or four of them in their only sample, if nobody
-    has measured anything.
-    """
+    """Remembers what was timed, and notices when another candidate shows the very same times: the clock is broken. Two
+    different kernels agree in three samples down to the last digit, or four of them in their only sample, if nobody has
+    measured anything."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[str, tuple[float, ...]], set[str]] = OrderedDict()
@@ -31,7 +29,6 @@ class Repeats:
 
 
 def identical(samples: Mapping[int, Sequence[float]]) -> set[int]:
-    """Return which of several kernels' samples are the same as another's, to the last digit."""
     groups: dict[tuple[float, ...], list[int]] = {}
     for index, taken in samples.items():
         if len(taken) >= _TELLING:
@@ -40,10 +37,8 @@ def identical(samples: Mapping[int, Sequence[float]]) -> set[int]:
 
 
 def drift(samples: Sequence[Sequence[float]]) -> float | None:
-    """Return by which share several kernels' samples, taken in turn, rose from their first third to their last.
-
-    The median over the kernels; None where none has six samples.
-    """
+    """Return by which share several kernels' samples, taken in turn, rose from their first third to their last. The
+    median over the kernels; None where none has six samples."""
     moved = []
     for taken in samples:
         third = len(taken) // 3
@@ -53,13 +48,11 @@ def drift(samples: Sequence[Sequence[float]]) -> float | None:
 
 
 def pace(samples: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Return how slow the machine was in each round in which kernels took turns; 1 is as usual.
-
-    `samples` are each kernel's, by round. The median over the kernels of what each took over its own median, of those
-    that took part in every round; empty where these are fewer than two. Ranking by samples over their round's pace
-    compares pairs taken at the same time, which a machine that others use needs: between rounds its speed moves by more
-    than finalists differ.
-    """
+    """Return how slow the machine was in each round in which kernels took turns; 1 is as usual. `samples` are each
+    kernel's, by round. The median over the kernels of what each took over its own median, of those that took part in
+    every round; empty where these are fewer than two. Ranking by samples over their round's pace compares pairs taken
+    at the same time, which a machine that others use needs: between rounds its speed moves by more than finalists
+    differ."""
     rounds = max(samples, key=len, default={}).keys()
     usual = [(taken, median(taken.values())) for taken in samples if taken.keys() == rounds and len(rounds) > 1]
     if len(usual) < 2 or not all(middle > 0 for _, middle in usual):

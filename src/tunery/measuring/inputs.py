@@ -32,13 +32,11 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def make_inputs(specs: Sequence[TensorSpec], seed: int, *, positive: bool = False) -> list[Array]:
-    """Return one array per spec, the same in every process for the same seed.
-
-    Floats are uniform in [-1, 1), or in [0, 1) where `positive` ones are asked for (a square root of variances gives
-    NaN otherwise). Booleans are 0 or 1, 8- and 16-bit integers (quantised data) small numbers. Wider integers may be
-    indices of a gather, take or embedding along an axis we cannot see, so they are at least 0 and less than every
-    dimension of all arguments that are not such integers themselves. Floats of large arrays repeat.
-    """
+    """Return one array per spec, the same in every process for the same seed. Floats are uniform in [-1, 1), or in [0,
+    1) where `positive` ones are asked for (a square root of variances gives NaN otherwise). Booleans are 0 or 1, 8- and
+    16-bit integers (quantised data) small numbers. Wider integers may be indices of a gather, take or embedding along
+    an axis we cannot see, so they are at least 0 and less than every dimension of all arguments that are not such
+    integers themselves. Floats of large arrays repeat."""
     arrays = []
     for position, spec in enumerate(specs):
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([VERSION, seed, position])))
@@ -48,10 +46,8 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int, *, positive: bool = Fals
 
 def special_inputs(specs: Sequence[TensorSpec], seed: int, *, only_first: bool) -> list[Array]:
     """Return what `make_inputs` does with infinities and zeros at both ends of float arrays, or of the first of them.
-
     They are few, so that sums of the others stay finite. NaN is not among them: which of many is the largest then
-    depends on the order.
-    """
+    depends on the order."""
     arrays = make_inputs(specs, seed)
     floats = [array for array in arrays if array.dtype.kind == "f" and array.size]
     for array in floats[:1] if only_first else floats:
@@ -117,7 +113,6 @@ def _set_and_name(key: str) -> tuple[int, str]:
 
 
 def fitting(given: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[Array]:
-    """Return a set that a user gave in the order of a network's inputs."""
     for spec in specs:
         shape = given[spec.name].shape if spec.name in given else None
         if shape != spec.shape:
@@ -139,10 +134,8 @@ def set_numbers(specs: Sequence[TensorSpec], ranges: Mapping[str, InputRange]) -
 def network_inputs(
     specs: Sequence[TensorSpec], ranges: Mapping[str, InputRange], seed: int, number: int
 ) -> list[Array]:
-    """Return the inputs of one set of `SETS`: floats of set 0 as `make_inputs`, integers within their ranges.
-
-    What a network compares with 0 and 1 is a mask: it hides the end of a row, all, the first row, nothing, or anything.
-    """
+    """Return the inputs of one set of `SETS`: floats of set 0 as `make_inputs`, integers within their ranges. What a
+    network compares with 0 and 1 is a mask: it hides the end of a row, all, the first row, nothing, or anything."""
     arrays = make_inputs(specs, seed)
     for position, spec in enumerate(specs):
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([VERSION, seed, position, number])))

@@ -31,12 +31,10 @@ class _ColdRuns:
 
 class Noise:
     """Learns a rule's `noise` and `persistence` for all tasks together, and its `warm_up` and `first` for each task.
-
-    The scale of a noise is the smallest for which the rule's tail bounds the observed one at several quantiles. That
-    of warm samples comes from the latest excesses over the median of their own race; it only widens the prior until 64
+    The scale of a noise is the smallest for which the rule's tail bounds the observed one at several quantiles. That of
+    warm samples comes from the latest excesses over the median of their own race; it only widens the prior until 64
     samples are known, and never falls under 0.5 %. A task's cold runs are known from 16 races on, taken for noisier
-    than 5 % until there are 48, and never for less noisy than warm ones.
-    """
+    than 5 % until there are 48, and never for less noisy than warm ones."""
 
     def __init__(self) -> None:
         self._races: deque[tuple[float, ...]] = deque()
@@ -44,7 +42,6 @@ class Noise:
         self._cold: OrderedDict[str, _ColdRuns] = OrderedDict()
 
     def learn(self, samples: Sequence[float]) -> None:
-        """Take in the samples of a race that ran to its end, in the order in which they were taken."""
         warm = samples[1:]
         if len(samples) < _LEAST_SAMPLES:
             return
@@ -55,10 +52,8 @@ class Noise:
             self._size -= len(self._races.popleft())
 
     def learn_cold(self, task_key: str, warm_up_s: float, samples: Sequence[float], incumbent_s: float | None) -> None:
-        """Take in how much longer a race's cold runs took, if its candidate is nearly as fast as the incumbent.
-
-        What is added to a cold run depends on the data more than on the kernel, so slow ones say too little.
-        """
+        """Take in how much longer a race's cold runs took, if its candidate is nearly as fast as the incumbent. What is
+        added to a cold run depends on the data more than on the kernel, so slow ones say too little."""
         runs = self._cold.setdefault(task_key, _ColdRuns())
         self._cold.move_to_end(task_key)
         if len(self._cold) > _TASKS:

@@ -53,14 +53,12 @@ _UNKNOWN = Cold(0.25, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`error` bounds how often a candidate that is no slower than the incumbent is abandoned.
-
-    `precision` is the half width of the median's confidence interval (at `confidence`) that counts as tight. The caps
-    are `max_samples` and `max_s` seconds of timed running, the latter not before `min_samples`, unless they took four
-    times as long. `noise` and `persistence` describe the machine, `warm_up` and `first` its cold runs (module
-    docstring): while nothing is known of them, a warm-up is no evidence, and a first sample little. `drift` is how far
-    the machine's speed may have moved since the incumbent was measured.
-    """
+    """`error` bounds how often a candidate that is no slower than the incumbent is abandoned. `precision` is the half
+    width of the median's confidence interval (at `confidence`) that counts as tight. The caps are `max_samples` and
+    `max_s` seconds of timed running, the latter not before `min_samples`, unless they took four times as long. `noise`
+    and `persistence` describe the machine, `warm_up` and `first` its cold runs (module docstring): while nothing is
+    known of them, a warm-up is no evidence, and a first sample little. `drift` is how far the machine's speed may have
+    moved since the incumbent was measured."""
 
     error: float = 0.01
     precision: float = 0.01
@@ -104,10 +102,8 @@ def decide(
 
 
 def margin(runs: int, share: float, rule: Rule, noise: float) -> float:
-    """Return the excess over the incumbent that each of `runs` runs must show, this one with such a noise.
-
-    `share` is the part of the error probability that may be spent.
-    """
+    """Return the excess over the incumbent that each of `runs` runs must show, this one with such a noise. `share` is
+    the part of the error probability that may be spent."""
     # max(t, p)^(n-1) has two branches: try the one where the disturbance is rarer than its persistence first.
     tail = share * rule.error / rule.persistence ** (runs - 1) if rule.persistence > 0 else math.inf
     if tail > rule.persistence:

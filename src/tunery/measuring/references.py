@@ -25,11 +25,9 @@ _Entry = tuple[list[Array], list[ExpectedOutput]]
 
 
 class References:
-    """Gives the expected outputs of a task on its independent inputs, numbered from 0.
-
-    `blobs` hold one .npz file for each; None keeps them in the process only. A damaged file is computed again. In the
-    process the latest 256 MiB are kept.
-    """
+    """Gives the expected outputs of a task on its independent inputs, numbered from 0. `blobs` hold one .npz file for
+    each; None keeps them in the process only. A damaged file is computed again. In the process the latest 256 MiB are
+    kept."""
 
     def __init__(self, dialect: Dialect, device: Device, blobs: Blobs | None, seed: int = 0) -> None:
         self._codegen, self._compiler, self._device = Codegen.of(dialect), dialect.compiler, device

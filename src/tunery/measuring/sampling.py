@@ -29,10 +29,8 @@ class Sample:
 
     @property
     def bare_s(self) -> float:
-        """Seconds for one execution without what others took of a contaminated one: a lower bound.
-
-        0 where nobody knows how much that was: the time waited is counted, not what a throttled processor lost.
-        """
+        """Seconds for one execution without what others took of a contaminated one: a lower bound. 0 where nobody knows
+        how much that was: the time waited is counted, not what a throttled processor lost."""
         if not self.load.contaminated:
             return self.seconds
         if self.load.waited is None or self.load.throttles:
@@ -43,9 +41,7 @@ class Sample:
 @dataclass(slots=True)
 class Race:
     """A candidate's samples so far: `samples` count, `contaminated` were repeated, `running` is the latter's bare time.
-
-    `forced` says that contaminated samples were counted after all.
-    """
+    `forced` says that contaminated samples were counted after all."""
 
     samples: list[float] = field(default_factory=list)
     contaminated: list[float] = field(default_factory=list)
@@ -99,7 +95,6 @@ class Sampler:
         return Sample(seconds, seconds, self._watch.since(mark))
 
     def calibrate(self) -> Sample:
-        """Raise the loop count until a sample lasts long enough, and return that sample."""
         for _ in range(_CALIBRATIONS):
             sample = self._take()
             if sample.spent_s >= self._least_s or self.calls >= self._settings.max_calls:
@@ -142,13 +137,10 @@ class Sampler:
 def run_race(
     sampler: Sampler, incumbent_s: float | None, rule: Rule, retries: int, warm_up_s: float | None = None
 ) -> Race:
-    """Sample until the rule decides.
-
-    A contaminated sample is put aside and repeated, at most `retries` times. When they are used up the race ends with
-    the clean samples if there are enough of them; else all samples count and the race says so (`forced`). A loser need
-    not be repeated: one whose bare running time is too long already is abandoned on contaminated samples too.
-    `warm_up_s` is what the run before took, None if it is no evidence.
-    """
+    """Sample until the rule decides. A contaminated sample is put aside and repeated, at most `retries` times. When
+    they are used up the race ends with the clean samples if there are enough of them; else all samples count and the
+    race says so (`forced`). A loser need not be repeated: one whose bare running time is too long already is abandoned
+    on contaminated samples too. `warm_up_s` is what the run before took, None if it is no evidence."""
     race = Race()
     sample = sampler.calibrate()
     while True:

@@ -14,15 +14,13 @@ _RACED = {Outcome.OK, Outcome.ABANDONED}
 
 
 def finalists(records: Sequence[Record], limit: int, drift: float = RACE_DRIFT) -> list[Candidate]:
-    """Return the candidates of one task that their race samples do not separate from the best, at most `limit`.
-
-    A candidate is separated when the interval of its median lies above the best's by more than `drift`. Several
-    records of one candidate count as one with all their samples; where it was raced alone, what was timed beside others
-    is left out. Fastest first, by key where equal; of the provenance the caller chose. Abandoned ones count too: a race
-    gives up against an incumbent timed at another moment, for less than `drift` perhaps. Of a contaminated race only
-    the smallest sample says how fast the candidate may be, and of a shared one the samples less the deviation that
-    sharing was seen to cause.
-    """
+    """Return the candidates of one task that their race samples do not separate from the best, at most `limit`. A
+    candidate is separated when the interval of its median lies above the best's by more than `drift`. Several records
+    of one candidate count as one with all their samples; where it was raced alone, what was timed beside others is left
+    out. Fastest first, by key where equal; of the provenance the caller chose. Abandoned ones count too: a race gives
+    up against an incumbent timed at another moment, for less than `drift` perhaps. Of a contaminated race only the
+    smallest sample says how fast the candidate may be, and of a shared one the samples less the deviation that sharing
+    was seen to cause."""
     raced: dict[str, list[Record]] = {}
     for record in records:
         measurement = record.measurement
@@ -38,11 +36,9 @@ def finalists(records: Sequence[Record], limit: int, drift: float = RACE_DRIFT) 
 
 
 def winner(candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> int | None:
-    """Return the index of the finalist to deliver, None if there is none that may be delivered.
-
-    Only those count that ran in the finals, ended ok and are fully verified; among them `best_first` decides, as it
-    does when a store is asked.
-    """
+    """Return the index of the finalist to deliver, None if there is none that may be delivered. Only those count that
+    ran in the finals, ended ok and are fully verified; among them `best_first` decides, as it does when a store is
+    asked."""
     eligible = [i for i, measurement in enumerate(measurements) if _eligible(measurement)]
     order = best_first([
         Contender(candidates[i].key, measurements[i].paced_s, candidates[i].origin is Origin.BASELINE)

@@ -47,11 +47,9 @@ _IS_REFERENCE = Verification("is the reference", Verification.FULL, 0.0, passed=
 
 
 class Measurer:
-    """The service of a measurer worker; every method takes and returns plain data.
-
-    `dialect` is the compiler's plug-in or its name; `device` is opened, but its process not pinned yet. `blobs` have
-    the artifacts, and keep reference outputs for other processes.
-    """
+    """The service of a measurer worker; every method takes and returns plain data. `dialect` is the compiler's plug-in
+    or its name; `device` is opened, but its process not pinned yet. `blobs` have the artifacts, and keep reference
+    outputs for other processes."""
 
     def __init__(
         self, dialect: str | Dialect, device: Device, blobs: Blobs, settings: MeasuringSettings | None = None
@@ -93,15 +91,12 @@ class Measurer:
         degree: int = 1,
         deviation: float = 0.0,
     ) -> Measurement:
-        """Verify a candidate on one input, then sample it until it is beaten or known well enough.
-
-        One that beats the incumbent is verified on all inputs, for it is the next incumbent.
-
-        `incumbent_s` is the median latency of the best candidate so far, None if there is none; `reference` is the
-        built unscheduled program. `degree` is how many measurements share the device meanwhile, `deviation` by which
-        share that was seen to slow kernels of this task: a candidate is not given up for less. Whatever the kernel
-        raises is an outcome: this method returns a measurement.
-        """
+        """Verify a candidate on one input, then sample it until it is beaten or known well enough. One that beats the
+        incumbent is verified on all inputs, for it is the next incumbent. `incumbent_s` is the median latency of the
+        best candidate so far, None if there is none; `reference` is the built unscheduled program. `degree` is how many
+        measurements share the device meanwhile, `deviation` by which share that was seen to slow kernels of this task:
+        a candidate is not given up for less. Whatever the kernel raises is an outcome: this method returns a
+        measurement."""
         start = self._device.clock()
         built, yardstick = open_built(self._blobs, artifact), open_built(self._blobs, reference)
         long_s = self._settings.rule.max_s * (_LONG_UNTUNED if candidate.origin is Origin.BASELINE else _LONG)
@@ -128,10 +123,8 @@ class Measurer:
         look: int = LOOK,
     ) -> list[Measurement]:
         """Verify the finalists fully and time them alone and interleaved; the caller puts the baseline among them.
-
         After every `look` of at most `rounds` rounds those leave that are clearly behind; with 0 all stay. Returns one
-        measurement per candidate, in their order, in mode FINAL.
-        """
+        measurement per candidate, in their order, in mode FINAL."""
         yardstick, *entrants = [open_built(self._blobs, one) for one in (reference, *artifacts)]
         finalists = [self._prepare(task, built, yardstick) for built in entrants]
         self._device.hold()
@@ -215,12 +208,9 @@ class Measurer:
         return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
 
     def _by_warm_up(self, warm_up: Sample, incumbent_s: float | None, rule: Rule, long_s: float) -> Race | None:
-        """Return a race that is over with the warm-up.
-
-        It is lost if even the noise of such runs cannot explain how slow that was; some of those are raced all the
-        same, or nobody would notice that such runs take longer now. Without an incumbent it is done if one sample would
-        be enough for so slow a kernel: naive loops take seconds.
-        """
+        """Return a race that is over with the warm-up. It is lost if even the noise of such runs cannot explain how
+        slow that was; some of those are raced all the same, or nobody would notice that such runs take longer now.
+        Without an incumbent it is done if one sample would be enough for so slow a kernel: naive loops take seconds."""
         taken, flags = [warm_up.seconds], {"warm-up-only", *warm_up.load.contaminated}
         if incumbent_s is None:
             if warm_up.seconds < long_s:
@@ -244,7 +234,6 @@ class Measurer:
         return min(measurement.samples_s) * calls >= _TELLING_STEPS * self._overhead_s
 
     def _prepare(self, task: Task, built: Built, reference: Built) -> Finalist:
-        """Load one finalist and compare it on all independent inputs."""
         start = self._device.clock()
         finalist = Finalist()
         try:
@@ -295,10 +284,8 @@ class Measurer:
         }
 
     def _load(self) -> dict[str, Any]:
-        """Return the load over the latest window that has ended, races before included.
-
-        A full look is dear beside a short race, and says little of a shorter window.
-        """
+        """Return the load over the latest window that has ended, races before included. A full look is dear beside a
+        short race, and says little of a shorter window."""
         if self._last_load is None or self._device.clock() - self._window_from >= self._watch.least_s:
             self._last_load = _plain(self._watch.since(self._window))
             self._window, self._window_from = self._watch.mark(full=True), self._device.clock()

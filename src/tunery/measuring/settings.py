@@ -12,18 +12,15 @@ VERSION = 8
 
 @dataclass(frozen=True, slots=True)
 class MeasuringSettings:
-    """How candidates are measured; `key` names it in a record's provenance, so timings are compared like with like.
-
-    A timed sample lasts at least `least_sample_s` and `overhead_factor` times the clock's overhead: shorter kernels are
+    """How candidates are measured; `key` names it in a record's provenance, so timings are compared like with like. A
+    timed sample lasts at least `least_sample_s` and `overhead_factor` times the clock's overhead: shorter kernels are
     called in a loop. With `cache` "network" kernels run back to back, as an operator does whose input its predecessor
     has just written, and in the finals find their weights at another place in memory each time; with "warm" these stay
-    where they are; with "cold" the caches are emptied before every call, and calls are timed one by one.
-    While nothing is known of warm-up runs, one is evidence enough to abandon when it is both `far` times and `far_s`
-    seconds slower than the incumbent. `retries` bounds the repeats of contaminated samples in a race, and of
-    contaminated rounds in the finals. In the finals a candidate stops after `final_s` seconds of samples, or once all
-    are `hopeless` times slower than the fastest (but not before `final_least` of them): an untuned program may take a
-    second for each.
-    """
+    where they are; with "cold" the caches are emptied before every call, and calls are timed one by one. While nothing
+    is known of warm-up runs, one is evidence enough to abandon when it is both `far` times and `far_s` seconds slower
+    than the incumbent. `retries` bounds the repeats of contaminated samples in a race, and of contaminated rounds in
+    the finals. In the finals a candidate stops after `final_s` seconds of samples, or once all are `hopeless` times
+    slower than the fastest (but not before `final_least` of them): an untuned program may take a second for each."""
 
     rule: Rule = field(default_factory=Rule)
     cache: str = "network"
@@ -46,7 +43,6 @@ class MeasuringSettings:
 
     @property
     def key(self) -> str:
-        """Identity of these settings and of the code that reads them."""
         return f"v{VERSION}-{self.cache}-{digest(canonical_json(asdict(self)))}"
 
 

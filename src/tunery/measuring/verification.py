@@ -73,10 +73,8 @@ def expect(workload: Workload, outputs: Sequence[Array]) -> list[ExpectedOutput]
 def compare(
     expected: Sequence[ExpectedOutput], outputs: Sequence[Array], inputs: int = 1, *, slack: float = 1.0
 ) -> Verification:
-    """Judge a candidate's outputs; `inputs` says how many independent inputs this verdict stands for.
-
-    `slack` widens the tolerance, for a kernel that does not merely reorder sums; the verdict's method states it.
-    """
+    """Judge a candidate's outputs; `inputs` says how many independent inputs this verdict stands for. `slack` widens
+    the tolerance, for a kernel that does not merely reorder sums; the verdict's method states it."""
     if len(expected) != len(outputs):
         return _wrong(inputs, f"{len(outputs)} outputs instead of {len(expected)}")
     worst = 0.0
@@ -117,10 +115,8 @@ def finite_share(values: Array) -> float:
 
 
 def _limits(reference: Array, length: float) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64] | None]:
-    """Return the largest allowed deviation of each element, and its largest RMS in each block of 16-bit floats.
-
-    None for the blocks of other floats, and of few elements.
-    """
+    """Return the largest allowed deviation of each element, and its largest RMS in each block of 16-bit floats. None
+    for the blocks of other floats, and of few elements."""
     magnitude = np.asarray(np.abs(reference.astype(np.float64)))  # of a lone value NumPy returns no array
     magnitude[~np.isfinite(magnitude)] = 0.0
     probe = magnitude.ravel()[:: max(1, magnitude.size // _PROBE)]
@@ -146,7 +142,6 @@ def _rms_of_blocks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 def _deviation(reference: ExpectedOutput, values: Array, slack: float) -> tuple[float, str]:
-    """Return the largest deviation as a share of its tolerance and, if the output is wrong, why."""
     if values.shape != reference.values.shape:
         return MAX_ERROR, f"shape {values.shape} instead of {reference.values.shape}"
     if values.dtype != reference.values.dtype:

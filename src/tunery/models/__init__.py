@@ -1,9 +1,7 @@
-"""Any model source becomes one normal form: a static, simplified ONNX file and a `domain.Network` that describes it.
-
-No compiler is imported in this room. `prepare` reads untrusted files with native libraries, so it belongs into an
-importer worker, where a crash or a runaway allocation costs one call. What needs the package onnx is imported when it
-is asked for: who sends a model to a service may lack it.
-"""
+"""Any model source becomes one normal form: a static, simplified ONNX file and a `domain.Network` that describes it. No
+compiler is imported in this room. `prepare` reads untrusted files with native libraries, so it belongs into an importer
+worker, where a crash or a runaway allocation costs one call. What needs the package onnx is imported when it is asked
+for: who sends a model to a service may lack it."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -68,7 +68,6 @@ def _check(path: Path, found: os.stat_result, most_bytes: int, too_large: str) -
 
 
 def refuse_compiled(path: Path) -> None:
-    """Refuse what tunery has compiled, whatever it is called."""
     with suppress(ArchiveError, OSError, ValueError), Archive(path) as archive:
         if "dialect" in archive.manifest:
             raise ModelError(
@@ -78,7 +77,6 @@ def refuse_compiled(path: Path) -> None:
 
 
 def read_regular(path: Path, most_bytes: int, too_large: str) -> bytes:
-    """Return the bytes of such a file, as many as it had when it was opened."""
     with open_regular(path, most_bytes, too_large) as file:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
@@ -87,14 +85,12 @@ def read_regular(path: Path, most_bytes: int, too_large: str) -> bytes:
 
 
 def is_inside(name: str) -> bool:
-    """Tell whether a file of this name can only lie in the directory that it is looked for in."""
     parts = name.split("/")
     plain = name.isprintable() and "\\" not in name and len(parts) <= _DEEPEST
     return plain and all(part.strip(" .") and len(part.encode()) <= _LONGEST_PART for part in parts)
 
 
 def shown(path: Path) -> str:
-    """Return a path in quotes, without the middle of one that nobody would read to its end."""
     text = str(path)
     return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 2 :]}")
 

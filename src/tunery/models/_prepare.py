@@ -34,11 +34,9 @@ _STALE_S = 86_400.0
 
 @dataclass(frozen=True)
 class _Source:
-    """A model as read: `content` identifies it; `complete` adds what binding does not need (the zoo's weights).
-
-    `large` are weights that were not read, of a model that no ONNX file can hold. Those of which no step of simplifying
-    needs the values are `kept` as they are, in a file whose digest is `weights`.
-    """
+    """A model as read: `content` identifies it; `complete` adds what binding does not need (the zoo's weights). `large`
+    are weights that were not read, of a model that no ONNX file can hold. Those of which no step of simplifying needs
+    the values are `kept` as they are, in a file whose digest is `weights`."""
 
     name: str
     content: str
@@ -59,23 +57,19 @@ def prepare(
     trust: bool = False,
     known: Callable[[str], Path | None] = lambda _: None,
 ) -> Network:
-    """Bring a model to its normal form, `directory/<digest>.onnx`, and describe it; a file already there is reused.
-
-    So is the whole file that `known` gives for the network's digest: the network's `path` says which it is. A network
-    of more than 2 GB has its large weights in a second file beside the first, whose name is its digest (`weights`).
-    The network's `original` is the path of the model as it was read, with its shapes bound.
-
-    `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
-    `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`, and
-    sizes to dimensions by name, for example `{"batch": (4,)}`. `trust` lets a torch program run code
-    that it holds; without it, one that needs that is refused.
-    """
+    """Bring a model to its normal form, `directory/<digest>.onnx`, and describe it; a file already there is reused. So
+    is the whole file that `known` gives for the network's digest: the network's `path` says which it is. A network of
+    more than 2 GB has its large weights in a second file beside the first, whose name is its digest (`weights`). The
+    network's `original` is the path of the model as it was read, with its shapes bound. `model` is the path of an ONNX
+    file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or `zoo:NAME@BATCH`; `shapes` gives static shapes
+    to inputs by name, for example `{"input": (1, 3, 224, 224)}`, and sizes to dimensions by name, for example
+    `{"batch": (4,)}`. `trust` lets a torch program run code that it holds; without it, one that needs that is
+    refused."""
     with _explained(model, directory):
         return _prepare(model, shapes, directory, known, trust=trust)
 
 
 def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool = False) -> str:
-    """Return the digest of the network that `prepare` would return, in a fraction of its time."""
     with _explained(model, directory):
         directory.mkdir(parents=True, exist_ok=True)
         return _identity(_open(model, directory, trust=trust), shapes)
@@ -89,11 +83,9 @@ def prepare_free(
     *,
     trust: bool = False,
 ) -> Network:
-    """Write a model to `directory` as it is, for ONNX Runtime to run with inputs of many shapes: -1 is any size.
-
-    Free are the dimensions that the model declares so, and those that are not the same in all `bindings` of its shapes;
-    `outputs` are those of the model bound so.
-    """
+    """Write a model to `directory` as it is, for ONNX Runtime to run with inputs of many shapes: -1 is any size. Free
+    are the dimensions that the model declares so, and those that are not the same in all `bindings` of its shapes;
+    `outputs` are those of the model bound so."""
     with _explained(model, directory):
         directory.mkdir(parents=True, exist_ok=True)
         source = _open(model, directory, trust=trust)
@@ -123,7 +115,6 @@ def _fixed(model: onnx.ModelProto, outputs: Sequence[TensorSpec]) -> list[Tensor
 
 @contextlib.contextmanager
 def _explained(model: str, directory: Path) -> Iterator[None]:
-    """Turn whatever happens to a model into a ModelError."""
     try:
         yield
     except ModelError:
@@ -220,7 +211,6 @@ def _prepare(
 
 
 def original_of(identity: str) -> str:
-    """Return the name of the model that a network was prepared from."""
     return f"original {identity}"
 
 

@@ -1,9 +1,7 @@
-"""Networks that ship with tunery as weightless graphs, so that any machine can tune them without a download.
-
-A big weight is stored as its shape and a range; its values are drawn anew at load, the same in every process. They are
-not trained values: latency does not depend on them, and activations stay finite and varied enough to check numerics.
-The graphs are written by `tools/make_zoo.py`.
-"""
+"""Networks that ship with tunery as weightless graphs, so that any machine can tune them without a download. A big
+weight is stored as its shape and a range; its values are drawn anew at load, the same in every process. They are not
+trained values: latency does not depend on them, and activations stay finite and varied enough to check numerics. The
+graphs are written by `tools/make_zoo.py`."""
 
 import difflib
 import gzip
@@ -44,7 +42,6 @@ def names() -> tuple[ZooEntry, ...]:
 
 
 def check(name: str) -> None:
-    """Check that the zoo has a network."""
     known = [entry.name for entry in names()]
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
@@ -53,7 +50,6 @@ def check(name: str) -> None:
 
 
 def parts(text: str) -> tuple[str, int | None]:
-    """Return the name and the batch of `NAME@BATCH`."""
     name, at, amount = text.partition("@")
     if at and not (len(amount) <= _LONGEST_BATCH and amount.isdecimal() and int(amount) > 0):
         raise ModelError(
@@ -64,7 +60,6 @@ def parts(text: str) -> tuple[str, int | None]:
 
 
 def graph(name: str) -> bytes:
-    """Return the weightless graph of a network as serialised ONNX."""
     check(name)
     return gzip.decompress(_graphs().joinpath(f"{name}.onnx.gz").read_bytes())
 

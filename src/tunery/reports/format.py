@@ -34,10 +34,8 @@ def money(amount: float, currency: str) -> str:
 
 
 def new_table(*headings: str) -> "Table":
-    """Return an empty table; a heading that starts with # is of a column of numbers.
-
-    Numbers and keys are never broken.
-    """
+    """Return an empty table; a heading that starts with # is of a column of numbers. Numbers and keys are never
+    broken."""
     from rich import box
     from rich.table import Table
 
@@ -85,10 +83,8 @@ def duration(seconds: float) -> str:
 
 
 def printable(text: str, *, lines: bool = True) -> str:
-    """Return text that a terminal shows and does not obey: what is not printable (`str.isprintable`) is escaped.
-
-    Names come from models and stores of strangers. Without `lines`, line breaks are escaped as well.
-    """
+    """Return text that a terminal shows and does not obey: what is not printable (`str.isprintable`) is escaped. Names
+    come from models and stores of strangers. Without `lines`, line breaks are escaped as well."""
     if text.isprintable():
         return text
     return "".join(

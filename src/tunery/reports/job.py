@@ -42,9 +42,7 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Operator:
     """A task of the job: `before_s` and `after_s` are of one call, `share` is its calls' part of the whole after.
-
-    `onnxruntime_s` is what ONNX Runtime takes for one call; None where nobody has timed it.
-    """
+    `onnxruntime_s` is what ONNX Runtime takes for one call; None where nobody has timed it."""
 
     name: str
     task: str
@@ -62,13 +60,11 @@ class Operator:
 @dataclass(frozen=True, slots=True)
 class JobView:
     """One job: its state, what its network took before and after, its curve, operators and stages, and its spend.
-
     `before_s` and `after_s` are sums over the tasks that were reached, `first_s` that when each of them had a verified
     candidate for the first time. `whole_s` and `onnxruntime_s` are the latencies of the compiled file and of ONNX
     Runtime as last timed beside one another, None where they were not. `headline` says who runs the compiled file (""
     without one), `times` how many times as fast as ONNX Runtime that is (None where it tells none). `answer` is that of
-    a job of another kind than tuning. The curve's pauses are left out.
-    """
+    a job of another kind than tuning. The curve's pauses are left out."""
 
     job: str
     kind: str
@@ -96,14 +92,12 @@ class JobView:
 
 
 def job_view(store: "Store", job_id: str) -> JobView:
-    """Return what the store knows of a job, one that runs included."""
     status = store.job(job_id)
     events = [event for event in store.events.after(job_id=job_id) if event.kind != "progress"]
     return view_of(status, store.trials(job_id), events)
 
 
 def view_of(status: JobStatus, trials: "Sequence[Trial]", events: "Sequence[Event]") -> JobView:
-    """Return the view of a job from its status, its measurements (oldest first) and its events."""
     request, reached = status.request, reached_of(status.tasks)
     latest = {event.kind: event.payload for event in events}
     whole_s, theirs_s, theirs = _compared(latest)
@@ -152,10 +146,8 @@ def _told(latest: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, float | None, Mapping[str, float]]:
-    """Return the latencies of a compiled file and of ONNX Runtime, and its latencies by operator, as far as known.
-
-    An answer has them if it compares several (`bench_data`), or tells ONNX Runtime's beside its own (`compile_data`).
-    """
+    """Return the latencies of a compiled file and of ONNX Runtime, and its latencies by operator, as far as known. An
+    answer has them if it compares several (`bench_data`), or tells ONNX Runtime's beside its own (`compile_data`)."""
     answer = latest.get(ANSWER, {})
     if bench := answer if isinstance(answer.get("latency_s"), Mapping) else latest.get(COMPARED):
         medians = {name: spread.get("median") for name, spread in bench.get("latency_s", {}).items()}
@@ -168,13 +160,9 @@ def _compared(latest: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, fl
 
 
 def _curve(status: JobStatus, trials: "Sequence[Trial]") -> tuple[list[Point], float | None]:
-    """Return the sum of the tasks' best latencies from each moment on at which it changed, and at the end.
-
-    The second value is the sum when each task had a verified candidate, None where one has none.
-
-    A candidate's latest final is its latency, before that its latest race. A task whose best was known before the job
-    began has it from then on.
-    """
+    """Return the sum of the tasks' best latencies from each moment on at which it changed, and at the end. The second
+    value is the sum when each task had a verified candidate, None where one has none. A candidate's latest final is its
+    latency, before that its latest race. A task whose best was known before the job began has it from then on."""
     tasks = {task.task_key: task for task in reached_of(status.tasks)}
     if not tasks or any(task.baseline_s is None or task.best_s is None for task in tasks.values()):
         return [], None
@@ -243,7 +231,6 @@ class _Clock:
         self.end_s = max(self.at(last), status.spend.wall_s)
 
     def at(self, time_s: float) -> float:
-        """Return the seconds of work until then."""
         return max(time_s - self._times[0] - sum(cut_s for end, cut_s in self._cuts if end <= time_s), 0.0)
 
 
@@ -281,10 +268,8 @@ def failure_text(failure: Mapping[str, Any]) -> str:
 
 
 def host_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return for each host that worked on a job the seconds of its workers by kind of stage, of its events as JSON.
-
-    A worker's name begins with its host's; one without is on the only host there is.
-    """
+    """Return for each host that worked on a job the seconds of its workers by kind of stage, of its events as JSON. A
+    worker's name begins with its host's; one without is on the only host there is."""
     hosts: dict[str, dict[str, float]] = {}
     for lane, kind, start, end in (
         span for event in events if event["kind"] == STAGES for span in event.get("spans", [])

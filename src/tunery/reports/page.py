@@ -58,7 +58,6 @@ def job_page(view: JobView) -> str:
 
 
 def notebook(view: JobView, said: str) -> str:
-    """Return the page as an output of a notebook, beneath the text that it has without scripts."""
     frame = f'<iframe style="width: 100%; height: 40rem; border: 0" srcdoc="{escape(job_page(view))}"></iframe>'
     return f"<pre>{escape(said)}</pre>{frame}"
 

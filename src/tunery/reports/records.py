@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 
 def best_records(store: "Store", key: str, account: str | None = None) -> list[dict[str, Any]]:
-    """Return the best record under each of the conditions that a task was measured under.
-
-    `key` is that of tasks or workloads, or its start; with `account`, of those only that are of its jobs.
-    """
+    """Return the best record under each of the conditions that a task was measured under. `key` is that of tasks or
+    workloads, or its start; with `account`, of those only that are of its jobs."""
     found = []
     for task in store.tasks_like(key, account):
         conditions = dict.fromkeys(record.provenance for record in store.records(task.key))
@@ -58,7 +56,6 @@ def device_names(store: "Store") -> dict[str, str]:
 
 
 def operator_data(one: "KnownOperator", names: Mapping[str, str]) -> dict[str, Any]:
-    """Return an operator on one device, by one dialect, as plain data."""
     same = ("operator", "name", "kind", "target", "records", "last_at", "best", "best_s", "baseline_s")
     return {
         **{name: getattr(one, name) for name in same},

@@ -28,10 +28,8 @@ _IMAGES = ("png", "svg", "pdf")
 
 
 def spend_data(store: "Store", job_id: str = "", *, account: str | None = None, prices: str = "") -> dict[str, Any]:
-    """Return what a job has spent, or all of an account's, or all that are: the documented JSON of `spend`.
-
-    With `prices`, a price sheet, money is what it would cost by that.
-    """
+    """Return what a job has spent, or all of an account's, or all that are: the documented JSON of `spend`. With
+    `prices`, a price sheet, money is what it would cost by that."""
     jobs = [store.job(job_id)] if job_id else store.jobs(_MOST_JOBS, account=account)
     charges = store.ledger(job_id or None, account=account)
     outcomes = Counter[str]()
@@ -70,11 +68,9 @@ def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[R
 
 
 def by_outcome(charges: "Iterable[Charge]", outcomes: Mapping[str, int]) -> list[Row]:
-    """Add up by how candidates ended; what belongs to no single one is `SHARED`.
-
-    The counts are the jobs' own (`outcomes`), so that all but the filtered ones are their trials: each candidate once,
-    as it ended last, though it may have been raced again after a disturbance, or a kill have taken its charge.
-    """
+    """Add up by how candidates ended; what belongs to no single one is `SHARED`. The counts are the jobs' own
+    (`outcomes`), so that all but the filtered ones are their trials: each candidate once, as it ended last, though it
+    may have been raced again after a disturbance, or a kill have taken its charge."""
 
     def name(charge: "Charge") -> str:
         return charge.outcome if charge.outcome and charge.stage in _OF_ONE else SHARED
@@ -103,7 +99,6 @@ def counted(job: "JobStatus", charges: "Iterable[Charge]") -> Counter[str]:
 
 
 def tried(charges: "Iterable[Charge]") -> Counter[str]:
-    """Return how many candidates ended how, by what was charged for them."""
     found = Counter[str]()
     for charge in charges:
         if charge.stage == "measure" or (charge.stage == "build" and charge.outcome not in _RACED):
@@ -113,10 +108,8 @@ def tried(charges: "Iterable[Charge]") -> Counter[str]:
 
 
 def helpless(charges: "Sequence[Charge]") -> list[Row]:
-    """Return, by stage and in all, the share spent on candidates that were not their task's best when measured.
-
-    A proposal is made before its candidates are known: its share is that of the candidates that were tried.
-    """
+    """Return, by stage and in all, the share spent on candidates that were not their task's best when measured. A
+    proposal is made before its candidates are known: its share is that of the candidates that were tried."""
     ours = [c for c in charges if c.stage in _CANDIDATE_STAGES and (c.outcome or c.stage == "propose")]
     tried = sum(c.count for c in ours if c.stage == "measure" or (c.stage == "build" and c.outcome not in _RACED))
     helped = sum(c.count for c in ours if c.stage == "measure" and c.helped)
@@ -181,10 +174,8 @@ def draw(
 
 
 def _repriced(charges: "Sequence[Charge]", jobs: Sequence[JobStatus], sheet: str) -> "list[Charge]":
-    """Return charges by another price sheet: a job pays its part of the machine's time, what no stage held is idle.
-
-    A stage is priced by core time where it used more than one core, else by the time it held its worker.
-    """
+    """Return charges by another price sheet: a job pays its part of the machine's time, what no stage held is idle. A
+    stage is priced by core time where it used more than one core, else by the time it held its worker."""
     from tunery.accounting.prices import load_prices
     from tunery.store import Charge
     from tunery.tuning.account import IDLE, MANAGE, OVERHEAD

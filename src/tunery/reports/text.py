@@ -52,11 +52,9 @@ def tune_text(
     server: str = "",
     output: Path | None = None,
 ) -> str:
-    """Return the table of a finished or stopped job, what was `compiled` and `compared`, and how to use it.
-
-    A command that is advised names the `server` ("": none need be named) and the `output` that was asked for. With
-    `verbose` it also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`.
-    """
+    """Return the table of a finished or stopped job, what was `compiled` and `compared`, and how to use it. A command
+    that is advised names the `server` ("": none need be named) and the `output` that was asked for. With `verbose` it
+    also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`."""
 
     job, no_kernels = report.job, compiled is not None and compiled.no_kernels
     message = job.message.replace(GOES_ON, "") if no_kernels else job.message
@@ -214,7 +212,6 @@ def dialect_lines(report: "CompileReport") -> list[str]:
 
 
 def target_lines(report: "CompileReport") -> Iterator[str]:
-    """Say of each further target of a file how it compares with ONNX Runtime on this machine."""
     for one in report.further:
         if not one.kept:
             yield f"{one.target} is left out: for it, ONNX Runtime has to run the whole network"
@@ -272,10 +269,8 @@ def best_host_lines(tasks: Iterable[TaskState]) -> list[str]:
 
 
 def cost_lines(job: JobStatus, *, verbose: bool) -> list[str]:
-    """Say what a job has spent, what is left of its limits, and what more would probably buy.
-
-    Energy and money are told where they are limited, else only where more is asked for.
-    """
+    """Say what a job has spent, what is left of its limits, and what more would probably buy. Energy and money are told
+    where they are limited, else only where more is asked for."""
     spend, left = job.spend, job.remaining
     used = [duration(spend.wall_s), f"{spend.trials} trials"]
     if spend.joules is not None and (verbose or "joules" in left):
@@ -336,10 +331,8 @@ def call(network: Network) -> str:
 
 def tasks_table(tasks: Sequence[TaskState]) -> "Table":
     """Return a table of the tasks by their share of the network's time, and their sum over the network's call sites.
-
     What was not reached, and what has nothing to tune, is one row each. What was not reached has no tuned latency, so
-    the sum leaves it out, too.
-    """
+    the sum leaves it out, too."""
     table = new_table(
         "task", "key", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
     )

@@ -28,9 +28,7 @@ def preparer_environment() -> Environment:
 
 def worker_environment(dialect: str, *, measuring: bool = False) -> Environment:
     """Return in which kind of process a dialect's workers live: as the dialect says, with our services preloaded.
-
-    `measuring` is for those that only run kernels, on a host that need not have the compiler.
-    """
+    `measuring` is for those that only run kernels, on a host that need not have the compiler."""
     found = get_dialect(dialect)
     check_environment(dialect, found.requirements)
     environment = found.environment()
@@ -38,11 +36,9 @@ def worker_environment(dialect: str, *, measuring: bool = False) -> Environment:
 
 
 def worker_bytes(role: Role, granted: int | None = None) -> int:
-    """Return the address space that a worker of `role` may take above what it starts with.
-
-    One worker that takes all it may leaves the rest of the machine alive; several at once may together exceed the
-    memory, and then the kernel ends them first (`engines.local`). `granted` is this process's memory in bytes.
-    """
+    """Return the address space that a worker of `role` may take above what it starts with. One worker that takes all it
+    may leaves the rest of the machine alive; several at once may together exceed the memory, and then the kernel ends
+    them first (`engines.local`). `granted` is this process's memory in bytes."""
     part, most = _PARTS[role]
     return max(_LEAST, min(most, (granted_bytes() if granted is None else granted) // part))
 

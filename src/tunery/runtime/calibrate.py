@@ -54,10 +54,8 @@ class SlotWorkers:
         against_best: bool = False,
         method: str = "race",
     ) -> Pass:
-        """Measure each entrant once, `degree` of them at a time; with `against_best` losers are abandoned.
-
-        All slots are kept busy while there is work, so that each measurement has its neighbours.
-        """
+        """Measure each entrant once, `degree` of them at a time; with `against_best` losers are abandoned. All slots
+        are kept busy while there is work, so that each measurement has its neighbours."""
         best_s: float | None = None
         found: dict[int, Measurement] = {}
         waiting = deque(range(len(entrants)))
@@ -103,7 +101,6 @@ _ROUNDS = 3  # alone and beside others in turns: strangers on the physical cores
 async def calibrate_target(
     runtime: Runtime, store: AsyncStore, request: Request, job_id: str, say: Callable[[str], None]
 ) -> Calibration:
-    """Measure what sharing this device costs with kernels of the request's target, and store it."""
     async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
         target, _ = await runtime.call(
             grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
@@ -216,7 +213,6 @@ def _middle(specimen: Specimen, degree: int, shared: Sequence[Pass], alone: Sequ
 
 
 def _medians(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median over passes of each candidate that ran in all of them."""
     keys = set.intersection(*(set(one) for one in passes))
     return {key: median(one[key] for one in passes) for key in keys}
 

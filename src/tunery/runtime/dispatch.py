@@ -67,11 +67,8 @@ class RerouteError(Exception):
 
 
 class Dispatch:
-    """Owns the scheduler, its clock, and where stages that run are pinned.
-
-    A job's spans are kept until it ends. With `record`, the scheduler's events and all spans are kept: for tests and
-    studies, as both grow for ever.
-    """
+    """Owns the scheduler, its clock, and where stages that run are pinned. A job's spans are kept until it ends. With
+    `record`, the scheduler's events and all spans are kept: for tests and studies, as both grow for ever."""
 
     def __init__(self, strategy: str = "predictive", *, record: bool = True) -> None:
         self.cores = usable_cores()
@@ -99,7 +96,6 @@ class Dispatch:
         return time.process_time() - self._claimed_s
 
     def claim(self, own_s: float) -> None:
-        """Say that a job has paid for so many of them."""
         self._claimed_s += own_s
 
     def add(self, resources: Mapping[str, int]) -> None:
@@ -203,7 +199,6 @@ class Dispatch:
         place((free[0],))
 
     def decide(self, *events: Event) -> list[Run | Refuse]:
-        """Tell the scheduler, let in whom it names, and return what it said."""
         told: list[Run | Refuse] = []
         for decision in self.scheduler.handle(*events):
             if isinstance(decision, Run):

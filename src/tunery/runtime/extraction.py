@@ -25,10 +25,8 @@ from tunery.store import AsyncStore, open_store
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """One model: its tasks, or the `failure` that left it without any.
-
-    `cached` says that the store knew the tasks; `wall_s` is what this model took.
-    """
+    """One model: its tasks, or the `failure` that left it without any. `cached` says that the store knew the tasks;
+    `wall_s` is what this model took."""
 
     model: str
     tasks: tuple[Task, ...]
@@ -49,11 +47,9 @@ class Extraction:
 
 @dataclass(frozen=True, slots=True)
 class TaskCount:
-    """How many tasks there are of a kind of operator.
-
-    `models` have at least one; `tasks` is the sum over models, `unique` counts each workload once, `tunable` how many
-    of these have something to decide; `calls` is the number of call sites.
-    """
+    """How many tasks there are of a kind of operator. `models` have at least one; `tasks` is the sum over models,
+    `unique` counts each workload once, `tunable` how many of these have something to decide; `calls` is the number of
+    call sites."""
 
     kind: str
     models: int
@@ -91,13 +87,11 @@ def extract_many(
     *,
     programs: bool = False,
 ) -> Extraction:
-    """Extract the tasks of `models`, as many at a time as there are usable cores; `request.model` is not read.
-
-    Each model's tasks are in the store before the next one begins, so an interrupted run goes on where it was. A model
-    that cannot be extracted, or whose worker crashes or is not done in half an hour, costs only itself. Setting `stop`
+    """Extract the tasks of `models`, as many at a time as there are usable cores; `request.model` is not read. Each
+    model's tasks are in the store before the next one begins, so an interrupted run goes on where it was. A model that
+    cannot be extracted, or whose worker crashes or is not done in half an hour, costs only itself. Setting `stop`
     begins no further models. Tasks come without their programs unless `programs` are asked for. Prepared files are
-    removed again: those of a hundred networks take tens of gigabytes.
-    """
+    removed again: those of a hundred networks take tens of gigabytes."""
     stopped, spec = stop or threading.Event(), RuntimeSpec.of(request)
 
     async def extracted() -> Extraction:
@@ -140,8 +134,6 @@ async def extract_beside(  # noqa: PLR0917 - who extracts what, where to
     on_done: Callable[[Extracted], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Extraction:
-    """Do as `extract_many`, with programs, in stages of a job that `paid` charges for."""
-
     @asynccontextmanager
     async def worker() -> AsyncIterator[str]:
         grant: Reservation | None = None
@@ -179,7 +171,6 @@ class _Sweep:
         self._hold, self._release = hold, release
 
     async def run(self, models: Sequence[str], threads: int, lanes: int) -> Extraction:
-        """Extract all models, as many at once as there are `lanes`."""
         began = time.monotonic()
         target: Target
         compiler: str

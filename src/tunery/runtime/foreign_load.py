@@ -19,10 +19,8 @@ _SPANS = 64
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What is left to us: `cores` for builds and proposals, and whether measuring is to wait.
-
-    `disturbed` says that others are at work now: what is measured all the same is marked.
-    """
+    """What is left to us: `cores` for builds and proposals, and whether measuring is to wait. `disturbed` says that
+    others are at work now: what is measured all the same is marked."""
 
     cores: int
     waiting: bool
@@ -30,12 +28,10 @@ class Share:
 
 
 class Foreign:
-    """Turns looks at the machine into what is left of it.
-
-    Others are at work from half a core on, until they take less than a quarter. Measuring then waits, but for
-    `patience_s` seconds at most: the patience comes back at a tenth of the quiet time, so in the long run no more than
-    a tenth of a job is spent on waiting. After that it goes on, and is marked.
-    """
+    """Turns looks at the machine into what is left of it. Others are at work from half a core on, until they take less
+    than a quarter. Measuring then waits, but for `patience_s` seconds at most: the patience comes back at a tenth of
+    the quiet time, so in the long run no more than a tenth of a job is spent on waiting. After that it goes on, and is
+    marked."""
 
     def __init__(self, cores: int, patience_s: float = 30.0, enter: float = _ENTER) -> None:
         self._cores, self._patience_s, self._enter = cores, patience_s, enter
@@ -95,7 +91,6 @@ class ForeignWatch:
         return dirty_s is not None and dirty_s < ended_s
 
     async def run(self, changed: Callable[[Share], None]) -> None:
-        """Look for ever, and hand over what is left whenever that changes."""
         last = self.share
         while True:
             share = self.look()

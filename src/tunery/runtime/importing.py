@@ -19,10 +19,8 @@ B = TypeVar("B")
 @dataclass(frozen=True)
 class ImportedModel:
     """A model made ready for a target, and what that took; `stamp` is its file's as it was read (None: no file).
-
     `elsewhere` says by node of the network why ONNX Runtime runs it. Of a request with several bindings of shapes,
-    `parts` has the model for each, and all else is of them together: equal tasks are one, with the sum of its calls.
-    """
+    `parts` has the model for each, and all else is of them together: equal tasks are one, with the sum of its calls."""
 
     network: Network
     target: Target
@@ -49,7 +47,6 @@ class ImportedModel:
 
 
 def together(parts: Sequence[ImportedModel]) -> ImportedModel:
-    """Return a model for several bindings of its shapes."""
     network = merged_network([part.network for part in parts])
     tasks = merged_tasks(task for part in parts for task in part.tasks)
     return replace(

@@ -28,10 +28,8 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def workplace(on: str = "", *, follow: bool = False) -> Iterator[tuple[Engine, Path]]:
-    """Open an engine and a scratch directory, which go with the block; a host that is measured `on` is waited for.
-
-    With `follow`, hosts that are added and removed meanwhile join and leave.
-    """
+    """Open an engine and a scratch directory, which go with the block; a host that is measured `on` is waited for. With
+    `follow`, hosts that are added and removed meanwhile join and leave."""
     with _place(on, follow=follow) as (engine, scratch):
         if on:
             came = threading.Event()
@@ -87,7 +85,6 @@ def granted_at(engine: Engine, on: str) -> int | None:
 
 @contextmanager
 def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs, *, follow: bool) -> Iterator[Engine]:
-    """Open this host's engine, joined with those of the hosts that the user has added."""
     joined = follow or bool(added_hosts())
     opened = kind.open(scratch, blobs)
     if joined and not isinstance(opened, JoinedEngine):
@@ -131,7 +128,6 @@ def _runtime(engine: Engine, spec: RuntimeSpec, scratch: Path, dispatch: Dispatc
 
 
 async def introduce(runtime: Runtime, store: AsyncStore) -> DeviceDescription:
-    """Return the device that a runtime's measurers describe, after storing its facts."""
     device = await runtime.device()
     await store.write(lambda opened: opened.devices.save(device.fingerprint, device.as_facts(), runtime.measured_on))
     return device
@@ -141,10 +137,8 @@ _LOOK_S = 1.0
 
 
 class AddedHosts:
-    """Has the hosts that were added join an engine; with `follow` those too that are added later, until `close`.
-
-    One that is removed leaves, one whose command was changed is reached by the new one.
-    """
+    """Has the hosts that were added join an engine; with `follow` those too that are added later, until `close`. One
+    that is removed leaves, one whose command was changed is reached by the new one."""
 
     def __init__(self, engine: JoinedEngine, blobs: Blobs, *, follow: bool) -> None:
         self._engine, self._blobs = engine, blobs

@@ -39,11 +39,9 @@ _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
 
 @dataclass
 class Reservation:
-    """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over.
-
-    What was `split` off before is no part of that. `host` is named as it was added, this machine by its node. `used`
-    returns the wall and core-seconds since it was last called.
-    """
+    """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over. What
+    was `split` off before is no part of that. `host` is named as it was added, this machine by its node. `used` returns
+    the wall and core-seconds since it was last called."""
 
     worker: str
     core_s: float = 0.0
@@ -61,15 +59,13 @@ class Reservation:
 
 class Runtime:
     """The engine and the pools of one dialect and thread count; any number of jobs may drive it from one event loop.
-
     Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together, and the
     label of the `spec` tells their workers apart. A measurement takes as many cores as the target has threads, a build
     or a proposal one: on a target that uses all cores, measuring and building alternate by resources alone. The
     measurers open the device of the spec and describe it; what they say is kept here. Where `share` is told so, there
     is one for each of several `slots`, and measurements that say so share the device. `cores` are those that it may
     use, `granted` is how many of them at a time: a container may allow fewer. All of that is about the engine's first
-    host, `HERE` to the scheduler; on each further one there are builders.
-    """
+    host, `HERE` to the scheduler; on each further one there are builders."""
 
     def __init__(
         self,
@@ -190,11 +186,9 @@ class Runtime:
         *,
         runs: bool = False,
     ) -> AsyncIterator[Reservation]:
-        """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends.
-
-        A measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
-        another. A build that also `runs` what it has built is made where the processor can do that.
-        """
+        """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends. A
+        measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
+        another. A build that also `runs` what it has built is made where the processor can do that."""
         self._watch_others()
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
@@ -262,7 +256,6 @@ class Runtime:
 
     @contextmanager
     def _working(self, request: StageRequest, role: Role, worker: str, cores: int) -> Iterator[Reservation]:
-        """Hold a worker on cores of its own, and tell what it used."""
         name = self._name(worker)
         self.pools.take(role, worker)
         if role in {Role.MEASURER, Role.BUILDER} and self.runs_users_code:
@@ -325,11 +318,9 @@ class Runtime:
         self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1, losses: int = 0
     ) -> Any:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.
-
         `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing: what
         measures nothing and is killed is made twice. A call that ran out of memory is not made again. A build whose
-        host is lost is made on another one, a measurement when its host is back: `losses` is how often that was so.
-        """
+        host is lost is made on another one, a measurement when its host is back: `losses` is how often that was so."""
         again = tries == 1 and self.pools.slot(worker) is None
         full_since_s = math.inf
         while True:
@@ -392,7 +383,6 @@ class Runtime:
         return f"{worker}{self.spec.label}"
 
     def _place(self, worker: str) -> None:
-        """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
         if self.pools.host(worker) != HERE:
             return  # its host has cores of its own
         pinned = self.dispatch.pinned
@@ -433,7 +423,6 @@ class Runtime:
         }
 
     def _move_builds(self, most: int) -> None:
-        """Have up to so many builds that wait go where they would end sooner, since a host has room."""
         for _ in range(most if self.hosts.up and self._waiting_builds else 0):
             full = self.paces.overdue(self._loads())
             stage_id = next((stage_id for stage_id, at in self._waiting_builds.items() if at == full), None)

@@ -11,11 +11,8 @@ from tunery.runtime import thread_count
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSpec:
-    """What jobs share workers by.
-
-    A `dialect`'s kernels run with so many `threads` on a `device` of that kind, at the host `on` ("": this one).
-    Measurements of `full_length` are not given up where a candidate is slow.
-    """
+    """What jobs share workers by. A `dialect`'s kernels run with so many `threads` on a `device` of that kind, at the
+    host `on` ("": this one). Measurements of `full_length` are not given up where a candidate is slow."""
 
     dialect: str
     threads: int = 1

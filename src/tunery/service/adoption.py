@@ -14,10 +14,8 @@ _log = logging.getLogger(__name__)
 
 
 class Adoption:
-    """Says which jobs of the store are done here, and why others are left to other coordinators.
-
-    `adopt` returns the request of such a job with its files as they are called here, or raises UsageError.
-    """
+    """Says which jobs of the store are done here, and why others are left to other coordinators. `adopt` returns the
+    request of such a job with its files as they are called here, or raises UsageError."""
 
     def __init__(self, adopt: Callable[[Request], Request]) -> None:
         self._adopt = adopt

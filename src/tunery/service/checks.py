@@ -19,7 +19,6 @@ _MOST_DIMENSIONS, _LARGEST_EXTENT = 32, 2**31 - 1
 
 
 def check(request: Request, claim: ShareRequest) -> None:
-    """Check what can be known of a job before it is queued."""
     check_limits(request)
     options_of(request)
     check_dialects(request)
@@ -93,10 +92,8 @@ def _check_text(name: str, text: str) -> None:
 
 
 def _check_name(model: str) -> None:
-    """Refuse what a record's network cannot be called; a file's name is made fit where it is read.
-
-    What follows a question mark are a source's options, which are no part of the name.
-    """
+    """Refuse what a record's network cannot be called; a file's name is made fit where it is read. What follows a
+    question mark are a source's options, which are no part of the name."""
     if named_dialect(model) and (len(model.partition("?")[0]) > _LONGEST_NAME or not model.isprintable()):
         raise UsageError(
             f"the model's name {model[:60]!r} has more than {_LONGEST_NAME} characters, or some that cannot be "

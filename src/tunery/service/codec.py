@@ -25,10 +25,8 @@ Plain = dict[str, str | int | float | bool | None]
 
 
 def request_data(request: Request, imported: ImportedModel | None = None, claim: ShareRequest | None = None) -> Plain:
-    """Return the request as plain data, as stored: what `jobs resume` needs to go on.
-
-    Before it was imported a model goes by its path; a request with a claim is one of a queue.
-    """
+    """Return the request as plain data, as stored: what `jobs resume` needs to go on. Before it was imported a model
+    goes by its path; a request with a claim is one of a queue."""
     model, usual = absolute(request.model), Request("")
     data: Plain = {
         "model": model,
@@ -60,7 +58,6 @@ def budget_data(budget: Budget) -> Plain:
 
 
 def request_of(status: JobStatus, store: str) -> Request:
-    """Return the request a stored job was submitted with."""
     data: Mapping[str, Any] = status.request
     found = {name: data[stored] for name, stored in _STORED.items() if stored in data}
     for name in ("shapes", "more_shapes", "options", "trimming"):

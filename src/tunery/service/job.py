@@ -115,10 +115,8 @@ class Job:
     # -- as a stored job ------------------------------------------------------------------------------------------
 
     def hold(self, job_id: str, lost: Callable[[], object] | None = None) -> None:
-        """Be at work as a stored job until `release`: with a part of the machine, and saying so now and then.
-
-        Where another process has it, it is `lost`: by default it stops.
-        """
+        """Be at work as a stored job until `release`: with a part of the machine, and saying so now and then. Where
+        another process has it, it is `lost`: by default it stops."""
         self.job_id, self.held = job_id, True
         for work in self.works:
             work.job_id = job_id
@@ -149,10 +147,8 @@ class Job:
     # -- at work --------------------------------------------------------------------------------------------------
 
     async def read(self, used: list[Reservation]) -> None:
-        """Read its model with its tasks, as each of its dialects takes it in.
-
-        What it cost is charged once the job is taken up. `used` gets the grants of its stages, also where it fails.
-        """
+        """Read its model with its tasks, as each of its dialects takes it in. What it cost is charged once the job is
+        taken up. `used` gets the grants of its stages, also where it fails."""
         name, claim = self.name, self.claim
 
         def begun() -> None:

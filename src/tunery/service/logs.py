@@ -24,10 +24,8 @@ class JsonLines(logging.Formatter):
 
 
 def log_json() -> Callable[[str], None]:
-    """Write what tunery logs, from what is merely of interest on, to standard error as JSON lines.
-
-    Return what logs a message of the command's own.
-    """
+    """Write what tunery logs, from what is merely of interest on, to standard error as JSON lines. Return what logs a
+    message of the command's own."""
     handler, logger = logging.StreamHandler(), logging.getLogger("tunery")
     handler.setFormatter(JsonLines())
     logger.addHandler(handler)

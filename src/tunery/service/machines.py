@@ -14,14 +14,12 @@ from tunery.runtime.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A host: its `state` is `up`, `away`, or `unused` where no job has needed it yet.
-
-    Of its `granted` cores `busy` are held by stages now; `load` is the number of processes that wanted a core in the
-    last minute, `others` the number of cores that others than our workers use now; each is None where the host does not
-    tell. `queue` counts the stages that wait for their turn, by kind; they
-    wait at the first host; `device_queue` those that wait for a device of the host, by its kind. `trouble` is why it is
-    away, what it lacks, or that it is slow. `core_s` is what jobs have used of it so far, None where nobody has asked.
-    """
+    """A host: its `state` is `up`, `away`, or `unused` where no job has needed it yet. Of its `granted` cores `busy`
+    are held by stages now; `load` is the number of processes that wanted a core in the last minute, `others` the number
+    of cores that others than our workers use now; each is None where the host does not tell. `queue` counts the stages
+    that wait for their turn, by kind; they wait at the first host; `device_queue` those that wait for a device of the
+    host, by its kind. `trouble` is why it is away, what it lacks, or that it is slow. `core_s` is what jobs have used
+    of it so far, None where nobody has asked."""
 
     name: str
     state: str

@@ -20,10 +20,8 @@ _TRIAL_S, _TASKS = 0.25, 16  # of a usual job, roughly
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job that has not begun; `order` counts the jobs as they came, `size_s` is about what it asks for.
-
-    One that is `quick` is answered without long work.
-    """
+    """A job that has not begun; `order` counts the jobs as they came, `size_s` is about what it asks for. One that is
+    `quick` is answered without long work."""
 
     job_id: str
     claim: ShareRequest
@@ -37,19 +35,14 @@ class QueuedJob:
 
     @property
     def turn(self) -> tuple[float, int]:
-        """Its place among its owner's: the oldest first.
-
-        Each step of priority counts as having come 100 jobs earlier, each doubling of its size as 8 jobs later.
-        """
+        """Its place among its owner's: the oldest first. Each step of priority counts as having come 100 jobs earlier,
+        each doubling of its size as 8 jobs later."""
         return self.order - _HEAD_START * self.claim.priority + _SHORTER * math.log2(self.size_s), self.order
 
 
 class JobQueue:
-    """The jobs that wait.
-
-    The owner that has the fewest at work for its weight goes first: no owner's queue makes another's wait. Then by
-    `turn`: about the shortest first, so that jobs end early, but none is overtaken for ever.
-    """
+    """The jobs that wait. The owner that has the fewest at work for its weight goes first: no owner's queue makes
+    another's wait. Then by `turn`: about the shortest first, so that jobs end early, but none is overtaken for ever."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, QueuedJob] = {}
@@ -81,7 +74,6 @@ class JobQueue:
         return sum(len(self._groups.get((owner, quick), ())) for quick in (False, True))
 
     def before(self, job_id: str) -> int:
-        """Return how many of its owner's jobs begin before a job that waits."""
         job = self._jobs[job_id]
         return bisect_left(self._groups[_group(job)], job.turn, key=_turn)
 
@@ -106,11 +98,9 @@ def size_s(budget: Budget, effort: str) -> float:
 
 
 def has_place(job: QueuedJob, at_work: Mapping[tuple[str, bool], int], cores: int, most: int = MOST_ACTIVE) -> bool:
-    """Tell whether a job may begin on so many `cores` beside those `at_work`, counted by owner and whether quick.
-
-    Four long jobs a core keep it busy, and of `most` in all an owner's quick ones get a quarter. An owner who has none
-    of a kind at work gets a place beyond that: nobody waits for the end of somebody else's jobs.
-    """
+    """Tell whether a job may begin on so many `cores` beside those `at_work`, counted by owner and whether quick. Four
+    long jobs a core keep it busy, and of `most` in all an owner's quick ones get a quarter. An owner who has none of a
+    kind at work gets a place beyond that: nobody waits for the end of somebody else's jobs."""
     mine = at_work.get((job.owner, job.quick), 0)
     if not mine:
         return most > 1 or (most == 1 and not at_work)

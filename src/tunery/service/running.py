@@ -20,11 +20,9 @@ from tunery.tuning.work import Work
 
 
 async def run(job: Job, answer: Callable[[Work], Awaitable[Any]] | None = None, *, charged: bool = False) -> Any:
-    """Do a job, and return what it answers, or how a resumable one stands; if it is held, it is left so.
-
-    A resumable job that is not held is stored once its model is known, where it goes on with an equal unfinished one;
-    one that answers is stored if it is to be `charged`. It answers what `answer` returns, else as its kind does.
-    """
+    """Do a job, and return what it answers, or how a resumable one stands; if it is held, it is left so. A resumable
+    job that is not held is stored once its model is known, where it goes on with an equal unfinished one; one that
+    answers is stored if it is to be `charged`. It answers what `answer` returns, else as its kind does."""
     kind, options = KINDS[job.request.kind], None if answer else options_of(job.request)
     check_dialects(job.request)
     if kind.go_on is not None and not answer:

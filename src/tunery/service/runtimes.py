@@ -18,12 +18,10 @@ from tunery.tuning.search.task_search import SearchRegistry
 
 class Runtimes:
     """A runtime for each dialect, thread count, way of measuring and host, and its searches; an async context manager.
-
     Jobs with the same task share its search, all jobs of a target one cost model. Targets may share a runtime: tasks,
     searches, artifacts and cost models carry theirs in their keys, and workers get it with each call. All stages are
     placed by one `dispatch`; with `record`, its scheduler's log and the span of each stage are kept. With
-    `follow_hosts`, hosts that are added or removed meanwhile join or leave.
-    """
+    `follow_hosts`, hosts that are added or removed meanwhile join or leave."""
 
     def __init__(
         self, store: Store, *, strategy: str = "predictive", record: bool = True, follow_hosts: bool = False

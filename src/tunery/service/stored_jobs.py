@@ -1,7 +1,6 @@
 """What the manager does to a job in the store: each function is one call in the store's thread, with no other between.
-
-That order is what keeps two clients, or a client and a look for jobs that others left, from undoing each other's work.
-"""
+That order is what keeps two clients, or a client and a look for jobs that others left, from undoing each other's
+work."""
 
 import shlex
 from collections.abc import Callable, Collection, Mapping
@@ -24,10 +23,8 @@ _ASIDE = ("budget", "options", "queue")
 def left_behind(
     store: Store, known: Collection[str]
 ) -> tuple[list[tuple[JobStatus, Request, ShareRequest]], Collection[str]]:
-    """Return the jobs of a queue that nobody works on, but for those that are `known`.
-
-    The second are the known ones that are done by now, or at work somewhere.
-    """
+    """Return the jobs of a queue that nobody works on, but for those that are `known`. The second are the known ones
+    that are done by now, or at work somewhere."""
     found, gone = store.unfinished(known)
     left = [(status, claim_of(status)) for status in found]
     return [(status, request_of(status, store.url), claim) for status, claim in left if claim], gone
@@ -36,10 +33,8 @@ def left_behind(
 def begin(
     store: Store, job_id: str, request: Plain, known: Mapping[str, Any], prices: Prices
 ) -> tuple[JobStatus, bool]:
-    """Become the owner of job `job_id`, of an equal unfinished one, or of a new one; say whether it was there.
-
-    `known` is what its report tells beside its status.
-    """
+    """Become the owner of job `job_id`, of an equal unfinished one, or of a new one; say whether it was there. `known`
+    is what its report tells beside its status."""
     found = check_unchanged(store.job(job_id), request) if job_id else store.resumable(request)
     if found is None:
         refuse_twin(store, request)
@@ -128,7 +123,6 @@ def end(store: Store, job_id: str, state: JobState, message: str, problem: str) 
 
 
 def leave_to_others(store: Store, reasons: Mapping[str, str]) -> None:
-    """Say of each of some jobs why it waits, and queue those whose process is gone."""
     for job_id, why in reasons.items():
         if store.job(job_id).state is JobState.STOPPED:
             leave(store, job_id, JobState.QUEUED, why)

@@ -17,7 +17,6 @@ from tunery.tuning.work import Work
 
 
 def check_one_shape(request: Request) -> None:
-    """Check that a network is to be compared for one shape."""
     if request.more_shapes:
         raise UsageError("networks are compared with rivals for one shape at a time; give one value for each --shape")
 
@@ -29,11 +28,9 @@ async def bench(
     compiled: Path | None = None,
     others: Mapping[str, Path] = MappingProxyType({}),
 ) -> BenchReport:
-    """Time a compiled model against rivals, interleaved, `seconds` for each.
-
-    `compiled` is the file to time; without it the model is compiled from the best records. `others` are further
-    compiled files of the same model, by the label that the report gives them.
-    """
+    """Time a compiled model against rivals, interleaved, `seconds` for each. `compiled` is the file to time; without it
+    the model is compiled from the best records. `others` are further compiled files of the same model, by the label
+    that the report gives them."""
     began = time.monotonic()
 
     def tell(phase: str, current: str) -> None:
@@ -64,7 +61,6 @@ async def bench(
 
 
 def _stored(work: Work, path: Path, ends: ExitStack) -> str:
-    """Return the blob of a file, which is there until `ends`."""
     try:
         blob = work.runtime.blobs.put(path, temporary=True)
     except OSError as error:

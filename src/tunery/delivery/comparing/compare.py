@@ -65,10 +65,8 @@ Output = tuple[str, tuple[int, ...], bytes]
 @dataclass(frozen=True, slots=True)
 class ExpectedSet:
     """What is right for one set of inputs, by its number: one of `SETS`, or behind them one that the user gave.
-
     `rounding` says of each output how far rounding takes it in a network that quantises, of integers which share of
-    them it changes.
-    """
+    them it changes."""
 
     number: int = 0
     outputs: Sequence[Output] = ()
@@ -82,10 +80,8 @@ class ExpectedSet:
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a model computes as it was read, by sets of inputs, and a worker of ONNX Runtime to time, "" without one.
-
     `given` is the blob of sets that the user gave. Sets on which ONNX Runtime fails are `left_out`. `optimiser` says
-    what its optimiser changes, as far as it does.
-    """
+    what its optimiser changes, as far as it does."""
 
     sets: Sequence[ExpectedSet] = (ExpectedSet(),)
     worker: str = ""
@@ -119,10 +115,8 @@ def predicted_s(against: Sequence[str], seconds: float) -> float:
 
 async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str], seconds: float) -> BenchReport:
     """Time all of `compiled` (label to blob), and ONNX Runtime and torch if asked for, in turns of a few runs each.
-
-    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. The job's
-    progress is whose turn it is. The untuned network, and torch's, are absent from the report where they fail.
-    """
+    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. The job's progress is
+    whose turn it is. The untuned network, and torch's, are absent from the report where they fail."""
     began, network = time.monotonic(), work.model_read.network
 
     def tell(current: str, left_s: float) -> None:
@@ -197,10 +191,8 @@ class Contestants:
         expected: Expected | None = None,
         threads: int = 0,
     ) -> Self:
-        """Start compiled files of a network, by label, and ONNX Runtime if `expected` has no worker of it.
-
-        They use so many `threads`, 0: as many as kernels do.
-        """
+        """Start compiled files of a network, by label, and ONNX Runtime if `expected` has no worker of it. They use so
+        many `threads`, 0: as many as kernels do."""
         more: dict[str, object] = {"threads": threads} if threads else {}
         if expected and expected.given:
             more["given"] = expected.given
@@ -221,7 +213,6 @@ class Contestants:
         self.runtime.engine.kill(self.workers.pop(label))
 
     def close(self) -> None:
-        """End all of them but the one that was lent."""
         for label, worker in tuple(self.workers.items()):
             if worker != self.lent:
                 self.end(label)
@@ -303,9 +294,7 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
 
 async def start_onnxruntime(runtime: Runtime, network: Network, most: int = _MOST_SETS, given: str = "") -> Expected:
     """Return what is right on up to `most` sets of inputs, first those `given`; nothing for a network without a file.
-
-    The worker of ONNX Runtime goes on until the caller ends it.
-    """
+    The worker of ONNX Runtime goes on until the caller ends it."""
     if not network.blob:
         return Expected()
     more = {"given": given} if given else {}

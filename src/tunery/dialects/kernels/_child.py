@@ -1,11 +1,9 @@
 """Starts processes that call users' kernels, with few rights and none of our code beside this room and `_sandbox`.
-
-There is one of these for each measuring process and language. It never loads a kernel: for each message, which brings
-a socket and the files of the arguments, it forks a process that does, sends a descriptor of that process by the socket,
+There is one of these for each measuring process and language. It never loads a kernel: for each message, which brings a
+socket and the files of the arguments, it forks a process that does, sends a descriptor of that process by the socket,
 and at last how it ended. So nothing of what a kernel has kept in memory reaches the next process. That one answers each
 message on its own socket: `LOAD` with what is wrong, or nothing; each `ORDER` with the seconds that it took by its
-clock, which the kernel may have changed.
-"""
+clock, which the kernel may have changed."""
 
 import _socket  # what `socket` wraps, which is slow to import
 import ctypes
@@ -92,12 +90,10 @@ def _close(files: "Sequence[int]") -> None:
 
 
 class Arguments:
-    """A kernel's arguments in memory that the measuring process has too.
-
-    `arrays` say of each argument what `GuardedArray.shared` says without its file, or nothing of a number. `sets` are
-    the bytes of one and of all further sets of arguments, and of each argument where it is in a set, or nothing where
-    all calls get the guarded one. `files` are those of the arrays, and the last that of the sets.
-    """
+    """A kernel's arguments in memory that the measuring process has too. `arrays` say of each argument what
+    `GuardedArray.shared` says without its file, or nothing of a number. `sets` are the bytes of one and of all further
+    sets of arguments, and of each argument where it is in a set, or nothing where all calls get the guarded one.
+    `files` are those of the arrays, and the last that of the sets."""
 
     def __init__(self, arrays: str, sets: str, files: "Sequence[int]") -> None:
         left = iter(files)
@@ -137,7 +133,6 @@ class _Guarded:
 
 
 def answer(channel: int, orders: "Callable[[int, int, int], float]") -> None:
-    """Answer one order after the other, until nobody gives one."""
     os.write(channel, b"\0")
     while order := os.read(channel, ORDER.size):
         os.write(channel, TIME.pack(orders(*ORDER.unpack(order))))

@@ -1,10 +1,8 @@
-"""What PoCL, or another driver of OpenCL, does with a user's kernel, in the processes that `_child` starts.
-
-`compile` reads sources and never runs one, so it may go on with the next. `link` has PoCL make a kernel's library for
-a launch, which takes its linker. PoCL then loads the library: so the linker is told to require another one, which is
-not there; `run` has it at hand. Drivers of GPUs make a kernel's code by themselves, and open files of devices: they are
-kept to files, and to no list of system calls.
-"""
+"""What PoCL, or another driver of OpenCL, does with a user's kernel, in the processes that `_child` starts. `compile`
+reads sources and never runs one, so it may go on with the next. `link` has PoCL make a kernel's library for a launch,
+which takes its linker. PoCL then loads the library: so the linker is told to require another one, which is not there;
+`run` has it at hand. Drivers of GPUs make a kernel's code by themselves, and open files of devices: they are kept to
+files, and to no list of system calls."""
 
 import ctypes
 import json
@@ -76,7 +74,6 @@ class _Device:
 
 
 def _compile(to: _Device, channel: int) -> None:
-    """Answer each program with what its kernels are, or with the compiler's log."""
     info = cl.kernel_work_group_info
     while order := os.read(channel, 1 << 16):
         program = json.loads(order)
@@ -152,7 +149,6 @@ class _Kernel:
         return 0.0
 
     def _prepare(self, calls: int, first: int) -> None:
-        """Enqueue the calls behind an event that comes as they are to run."""
         if first != _child.GUARDED:
             self._arguments.have_at_hand(first + calls)
         for mapped in self._maps:

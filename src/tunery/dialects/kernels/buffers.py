@@ -23,13 +23,11 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class GuardedArray:
-    """An array whose end lies at pages that cannot be read or written, and that begins after other such pages.
-
-    What is between the array and these pages holds known bytes: fewer than `aligned` behind it, fewer than a page
-    before it, and `zone` bytes more on each side. All of that is `inside`, where the array begins at `offset`. `shared`
-    is what another process needs to have the same memory: a file, how many bytes lie there between how many others, and
-    where the array begins in them.
-    """
+    """An array whose end lies at pages that cannot be read or written, and that begins after other such pages. What is
+    between the array and these pages holds known bytes: fewer than `aligned` behind it, fewer than a page before it,
+    and `zone` bytes more on each side. All of that is `inside`, where the array begins at `offset`. `shared` is what
+    another process needs to have the same memory: a file, how many bytes lie there between how many others, and where
+    the array begins in them."""
 
     def __init__(self, name: str, shape: Sequence[int], dtype: str, *, aligned: int = _ALIGNED, zone: int = 0) -> None:
         kind = np.dtype(dtype)
@@ -60,7 +58,6 @@ class GuardedArray:
         return self._array
 
     def put(self, values: Array | float) -> None:
-        """Have it hold an array of its shape, or one number everywhere."""
         self._array[...] = values
 
     def check(self) -> None:
@@ -75,10 +72,8 @@ def seal(file: int) -> None:
 
 class ArgumentSets:
     """Many sets of a kernel's arguments in one file in memory, one after the other, for calls that follow each other.
-
-    Each set has numbers of its own in the varied inputs, and outputs of its own.
-    `shared` is what another process needs to have the same memory.
-    """
+    Each set has numbers of its own in the varied inputs, and outputs of its own. `shared` is what another process needs
+    to have the same memory."""
 
     def __init__(self, arguments: Sequence[Argument], aligned: int = _ALIGNED) -> None:
         places: list[int | str] = []
@@ -102,7 +97,6 @@ class ArgumentSets:
         self.shared = (file, self._size, self._size * self.count, *places)
 
     def fill(self, count: int) -> None:
-        """Have at least so many sets hold numbers of their own."""
         for name, (_, one) in self._parts.items():
             for row in self._rows(name)[self._filled : count] if not one.output else ():
                 row[...] = drawn(self._random, one)

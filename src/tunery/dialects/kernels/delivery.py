@@ -26,7 +26,6 @@ MADE_BY = "made by tunery"
 
 
 def write(output: Path, network: Network, program: Program, target: Target) -> None:
-    """Build a configuration and write it with its texts."""
     kernel, configuration = program.kernel, program.configuration
     processor = processor_of(target.config)
     parts = {
@@ -55,12 +54,10 @@ def write(output: Path, network: Network, program: Program, target: Target) -> N
 
 
 def source_text(program: Program) -> str:
-    """Return the author's source under the parameters that were found best."""
     return f"/* {program.function}, tuned; {MADE_BY} */\n#include <stdint.h>\n{program.macros}\n{program.source}"
 
 
 def header_text(kernel: KernelSpecification) -> str:
-    """Return a header that declares the function, with the shape of each array."""
     guard = f"TUNERY_{kernel.function.upper()}_H"
     arguments = [
         f"{C_TYPES[one.dtype]} {one.name}" if one.scalar
@@ -84,7 +81,6 @@ def shapes_text(kernel: KernelSpecification) -> str:
 
 
 def members(ending: str) -> tuple[str, ...]:
-    """Return the names of the texts in a file, where a source's name ends so."""
     return (f"kernel.{ending}", "kernel.h", "kernel.json")
 
 

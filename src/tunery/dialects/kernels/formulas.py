@@ -40,7 +40,6 @@ def check_formula(text: str, arrays: Sequence[str], constants: Mapping[str, Valu
 
 
 def compute(text: str, arrays: Mapping[str, Array], constants: Mapping[str, Value]) -> Array:
-    """Return what a formula gives for inputs, floats in double precision."""
     wide = {name: one.astype(np.float64) if one.dtype.kind == "f" else one for name, one in arrays.items()}
     try:
         with np.errstate(all="ignore"):

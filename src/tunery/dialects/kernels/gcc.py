@@ -78,9 +78,7 @@ def native_processor() -> str:
 @cache
 def processor_flags(processor: Processor) -> tuple[str, ...]:
     """Return what has gcc generate code for a processor; for this one, all that it knows of it, in words for any host.
-
-    A name such as `znver3` is not enough: a virtual machine may have more instructions, or fewer.
-    """
+    A name such as `znver3` is not enough: a virtual machine may have more instructions, or fewer."""
     if processor.machine:
         return (f"-mcpu={processor.name}",)
     if processor.name != native_processor():
@@ -94,7 +92,6 @@ def processor_flags(processor: Processor) -> tuple[str, ...]:
 
 @cache
 def defined(processor: Processor) -> frozenset[str]:
-    """Return the macros that gcc here defines for a processor, which may be another host's."""
     if processor.machine and not _has_library(processor.gcc):
         raise TargetError(
             f"kernels in C for {processor.machine} are built by {processor.gcc}, which is not installed with its C "
@@ -123,7 +120,6 @@ def flags(kernel: KernelSpecification, processor: Processor) -> list[str]:
 
 
 def build(program: Program, processor: Processor, path: Path) -> None:
-    """Build a shared library with the entry `tunery_run`."""
     kernel, function = program.kernel, program.function
     defined(processor)
     values = [_argument(place, one) for place, one in enumerate(kernel.arguments)]

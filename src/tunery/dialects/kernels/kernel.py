@@ -40,10 +40,8 @@ class Buffer(Protocol):
 
 
 class BuiltKernel(Kernel):
-    """A built kernel with its arguments in guarded arrays; each call that is timed has wholly new inputs.
-
-    Where the arrays are, and how the kernel is called, is its language's matter.
-    """
+    """A built kernel with its arguments in guarded arrays; each call that is timed has wholly new inputs. Where the
+    arrays are, and how the kernel is called, is its language's matter."""
 
     def __init__(self, specification: KernelSpecification, buffers: Mapping[str, Buffer]) -> None:
         self._spec, self._buffers = specification, buffers
@@ -73,11 +71,9 @@ class BuiltKernel(Kernel):
         return max(self.time_on_new(calls), 1e-9)
 
     def _check_memory(self) -> None:
-        """Check that an answer depends on the inputs alone: not on earlier calls, nor on who comes first.
-
-        About half of each input is changed, its ends are not, and the answers of two calls, the first over the outputs
-        of another input, are compared with that of one which cannot remember.
-        """
+        """Check that an answer depends on the inputs alone: not on earlier calls, nor on who comes first. About half of
+        each input is changed, its ends are not, and the answers of two calls, the first over the outputs of another
+        input, are compared with that of one which cannot remember."""
         self.call()
         for one in self.varied:
             flat = self._given[one.name].reshape(-1)
@@ -142,7 +138,6 @@ class BuiltKernel(Kernel):
 
     @property
     def varied(self) -> list[Argument]:
-        """The inputs that hold other numbers each time."""
         return [one for one in self._spec.inputs if one.fill.varies]
 
 
@@ -191,10 +186,8 @@ class ProcessKernel(BuiltKernel):
         return sum(self._sample(min(most, calls - done)) for done in range(0, calls, most))
 
     def _sample(self, calls: int) -> float:
-        """Time calls on as many sets of arguments; check the answers of the last, and of one that nobody knows.
-
-        Those of a few calls, which may be large, are looked at in the first samples and in one of four.
-        """
+        """Time calls on as many sets of arguments; check the answers of the last, and of one that nobody knows. Those
+        of a few calls, which may be large, are looked at in the first samples and in one of four."""
         self._sets.fill(calls)
         checked = set[int]()
         if self.is_looked_at() or calls >= _MANY:
@@ -238,7 +231,6 @@ def _poison(one: Argument) -> float:
 
 
 def check_alike(mine: Sequence[Array], right: Sequence[Array]) -> None:
-    """Check that calls that were timed have worked as one does alone."""
     if not all(_alike(one, other) for one, other in zip(mine, right, strict=True)):
         raise DialectError(
             "the kernel's answer is another one where calls follow each other: it remembers one, does not write all of "
@@ -282,7 +274,6 @@ class FormulaKernel(Kernel):
 
     @override
     def run(self) -> None:
-        """Compute all outputs."""
         scalars = {one.name: one.value for one in self._spec.arguments if one.value is not None}
         for one, into in zip(self._spec.outputs, self._outputs, strict=True):
             try:

@@ -370,7 +370,6 @@ def _with_default(found: KernelSpecification, told: Mapping[str, Value]) -> Kern
 
 
 def recorded(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> str:
-    """Return an array of an .npy file, or that of its name in an .npz, as text."""
     data = read_bytes(path, _MOST_RECORDED, f"the recorded {name}")
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)

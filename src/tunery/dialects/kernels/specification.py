@@ -37,7 +37,6 @@ class Fill:
 
     @property
     def varies(self) -> bool:
-        """Whether it holds other numbers each time."""
         return not self.recorded and self.low < self.high
 
 
@@ -64,9 +63,7 @@ class Argument:
 @dataclass(frozen=True)
 class Reference:
     """What is right: NumPy expressions by output, else another function in C, else what the default parameters give.
-
-    `inputs` and `outputs` are recorded .npy files by argument, which that default has to reproduce.
-    """
+    `inputs` and `outputs` are recorded .npy files by argument, which that default has to reproduce."""
 
     numpy: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
@@ -77,10 +74,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class Launch:
-    """The work items of a kernel in OpenCL or CUDA, as expressions of its parameters: in all, and in a group.
-
-    `shared` are the bytes that a block in CUDA gets for an `extern __shared__` array.
-    """
+    """The work items of a kernel in OpenCL or CUDA, as expressions of its parameters: in all, and in a group. `shared`
+    are the bytes that a block in CUDA gets for an `extern __shared__` array."""
 
     global_size: tuple[str, ...]
     local_size: tuple[str, ...] = ()
@@ -89,10 +84,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class KernelSpecification:
-    """A kernel with its arguments, tuning parameters and reference; `hints` are configurations thought fast.
-
-    `operator` is the key of what it computes, where the file says it.
-    """
+    """A kernel with its arguments, tuning parameters and reference; `hints` are configurations thought fast. `operator`
+    is the key of what it computes, where the file says it."""
 
     function: str
     language: Literal["c", "opencl", "cuda"]

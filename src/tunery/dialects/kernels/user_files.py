@@ -19,7 +19,6 @@ def dialect_of(source: str) -> str:
 
 
 def read_bytes(path: Path, most: int, what: str) -> bytes:
-    """Return a regular file's bytes."""
     try:
         if not path.exists():
             raise ModelError(f"{what} {shown(path)} is not there; check its name")

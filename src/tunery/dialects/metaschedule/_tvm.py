@@ -97,10 +97,8 @@ _UNSWITCH = "-enable-nontrivial-unswitch=true"  # docs/decisions/005
 
 
 def open_target(config: Mapping[str, object]) -> Any:
-    """Return TVM's own target object, with the intrinsics registered that MetaSchedule's rules for it name.
-
-    Nothing but this makes one: what it is made of is checked to be data, whoever has written it.
-    """
+    """Return TVM's own target object, with the intrinsics registered that MetaSchedule's rules for it name. Nothing but
+    this makes one: what it is made of is checked to be data, whoever has written it."""
     fields = closed(config, FIELDS)
     options = {"cl-opt": [_UNSWITCH]} if fields.pop("unswitch", False) else {}
     target = tvm.target.Target({**fields, **options})

@@ -1,9 +1,7 @@
 """Which programs and traces are accepted from elsewhere: such that consist of known constructs, and of nothing else.
-
 TVM's programs can call any function of the process and of its libraries, and carry C or LLVM source for the compiler;
-reading one back can create any object that TVM knows, loaded machine code included. So text is checked before TVM
-reads it, against lists of what operators and schedules of ours are made of. What is not on a list is refused.
-"""
+reading one back can create any object that TVM knows, loaded machine code included. So text is checked before TVM reads
+it, against lists of what operators and schedules of ours are made of. What is not on a list is refused."""
 
 import json
 import re
@@ -139,7 +137,6 @@ def _read(text: str, what: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse what two readers of JSON may read differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("one name stands twice in an object")

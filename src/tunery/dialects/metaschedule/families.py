@@ -44,5 +44,4 @@ def machine_of(config: Mapping[str, Any]) -> str:
 
 
 def is_of_this_machine(config: Mapping[str, Any]) -> bool:
-    """Return whether a target's code is for machines of this kind."""
     return machine_of(config) == platform.machine()

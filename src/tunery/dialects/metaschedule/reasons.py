@@ -11,10 +11,8 @@ class OtherKindError(DialectError):
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error's kind and the last line of its text that is prose: TVM prints whole programs around it.
-
-    An error of our own is one line already and is returned as it is.
-    """
+    """Return an error's kind and the last line of its text that is prose: TVM prints whole programs around it. An error
+    of our own is one line already and is returned as it is."""
     if isinstance(error, DialectError):
         return str(error)
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]

@@ -21,10 +21,8 @@ _EXAMPLE = '\'{"kind": "llvm", "mcpu": "znver4"}\''
 
 
 def resolve(dialect: str, spec: str, threads: int, device: DeviceDescription | None = None) -> Target:
-    """Return the target that `spec` names: `native`, a processor's LLVM name, or a JSON object.
-
-    `device` is an ARM processor of another host that kernels are to run on; None is this machine's.
-    """
+    """Return the target that `spec` names: `native`, a processor's LLVM name, or a JSON object. `device` is an ARM
+    processor of another host that kernels are to run on; None is this machine's."""
     if device is not None:
         arm.check_device(device)
     config = _config(spec) if device is None else _config_for(spec, device)
@@ -96,7 +94,6 @@ def _refuse_foreign(shown: str, config: dict[str, object], device: DeviceDescrip
 
 
 def instructions(config: Mapping[str, object]) -> set[str]:
-    """Return the instructions that a target's code may use, by LLVM's names."""
     return {name for name in _features_of(config) if name.startswith(_INSTRUCTIONS)}
 
 

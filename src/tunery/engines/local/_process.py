@@ -16,20 +16,16 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent: int, signum: signal.Signals) -> None:
-    """Have the kernel send `signum` when the thread that started this process ends (Linux, prctl(2)).
-
-    A parent that ended before the request is noticed by its changed process id, and this process ends at once.
-    """
+    """Have the kernel send `signum` when the thread that started this process ends (Linux, prctl(2)). A parent that
+    ended before the request is noticed by its changed process id, and this process ends at once."""
     _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         os._exit(0)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all descendants whose own parent ends, so that none escapes.
-
-    Under qemu's user mode there is no such thing: there the groups that workers lead are ended, and no more.
-    """
+    """Make this process the parent of all descendants whose own parent ends, so that none escapes. Under qemu's user
+    mode there is no such thing: there the groups that workers lead are ended, and no more."""
     try:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     except OSError as error:
@@ -51,7 +47,6 @@ def cpu_s(pid: int) -> float:
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether somebody has stopped a process, which does nothing until it is continued."""
     try:
         return psutil.Process(pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
     except psutil.Error:

@@ -34,9 +34,7 @@ class WorkerState(enum.Enum):
 @dataclass(slots=True, eq=False)
 class Process:
     """One process a worker has: `key` names it to the zygote, process id and pidfd are known once it is forked.
-
-    `asked_up` says that the zygote was up when it was asked for the process.
-    """
+    `asked_up` says that the zygote was up when it was asked for the process."""
 
     key: str
     connection: socket.socket
@@ -100,10 +98,8 @@ def _tail(path: Path, size: int) -> str:
 
 
 def ran_out(worker: LocalWorker, code: int | None, peak_bytes: int, log: Path) -> bool:
-    """Tell whether a process that has ended did so because it may take no more memory.
-
-    It said so before it aborted, or the kernel ended it with more than half of its limit in use.
-    """
+    """Tell whether a process that has ended did so because it may take no more memory. It said so before it aborted, or
+    the kernel ended it with more than half of its limit in use."""
     limit = worker.spec.memory_bytes
     if limit is None:
         return False

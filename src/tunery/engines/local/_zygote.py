@@ -1,10 +1,8 @@
-"""The process that workers are forked from: it imports what they all need, runs nothing, and outlives none of them.
-
-It is told over a packet socket to fork (`{"fork": key}` with the worker's end of its channel) and answers with events:
+"""The process that workers are forked from: it imports what they all need, runs nothing, and outlives none of them. It
+is told over a packet socket to fork (`{"fork": key}` with the worker's end of its channel) and answers with events:
 `up` once; `forked` with a process id and a pidfd, or `refused`; `exit` for every process it reaps, the worker itself
 (`leader`) and what the worker left behind. End of file on the socket, or the death of the thread that started it, ends
-all descendants and then the zygote.
-"""
+all descendants and then the zygote."""
 
 import contextlib
 import gc

@@ -363,7 +363,6 @@ class LocalEngine(TableEngine[LocalWorker]):
             self._without(key, nursery)
 
     def _without(self, key: str, nursery: Nursery) -> None:
-        """Go on without a zygote that has ended, or ends, and so without its workers."""
         if self._nurseries.get(key) is not nursery:
             return
         del self._nurseries[key]

@@ -1,7 +1,5 @@
-"""Joins the standard input and output with an agent on a Ray node, through the socket of the bridge beside us.
-
-It is run as a file, `python -I -S _relay.py SOCKET NODE agent --stdio`, and imports nothing that is slow to start.
-"""
+"""Joins the standard input and output with an agent on a Ray node, through the socket of the bridge beside us. It is
+run as a file, `python -I -S _relay.py SOCKET NODE agent --stdio`, and imports nothing that is slow to start."""
 
 import os
 import socket

@@ -28,12 +28,10 @@ _MOST_SHARE, _START_S = 4.0, 60.0  # a host may have more cores than it grants; 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a silent host counts as gone, in seconds, and how long calls wait for one that is.
-
-    An agent that has not greeted after `slow_greeting_s` is in trouble, and waited for as long as it may still greet:
-    Python takes up to 40 s to start on a slow board. One that gives no answer for `late_s` after a call's deadline has
-    lost it; until then the worker may still have to start.
-    """
+    """When a silent host counts as gone, in seconds, and how long calls wait for one that is. An agent that has not
+    greeted after `slow_greeting_s` is in trouble, and waited for as long as it may still greet: Python takes up to 40 s
+    to start on a slow board. One that gives no answer for `late_s` after a call's deadline has lost it; until then the
+    worker may still have to start."""
 
     keep_alive_s: float = 5.0
     slow_greeting_s: float = 10.0
@@ -99,7 +97,6 @@ class HostLink(TableEngine[RemoteWorker]):
         self._loop.ask(lambda: self._watchers.append(changed))
 
     def wait(self, seconds: float, tries: int = 1 << 30) -> HostFacts:
-        """Wait until the host answers and return its facts."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._facts is not None or self._hopeless or self._loop.closed or self._losses >= tries, seconds
@@ -160,7 +157,6 @@ class HostLink(TableEngine[RemoteWorker]):
     def _fail_flying(
         self, connection: AgentConnection | None, reason: Callable[[RemoteWorker, Call], EngineError]
     ) -> None:
-        """Fail what workers are at, and what waits for blobs of its result."""
         waiting = [] if connection is None else [call for calls in connection.fetching.values() for call in calls]
         for worker in self._every():
             if worker.current is not None:
@@ -324,7 +320,6 @@ class HostLink(TableEngine[RemoteWorker]):
                 return
 
     def _take_use(self, cpu_s: float, others: float) -> None:
-        """Take in what the agent's processes have used since its last answer, and what others have."""
         before, now_s = self._used, time.monotonic()
         self._used = now_s, cpu_s
         if before is None:

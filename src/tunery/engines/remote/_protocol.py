@@ -70,10 +70,8 @@ class Receiver:
         self._failed: dict[str, str] = {}
 
     def take(self, header: dict[str, Any], body: bytes) -> tuple[str, str] | None:
-        """Take a chunk; after the last one return the blob and why it could not be kept, "" where it was.
-
-        A blob that the other side does not have any more is no failure: whoever asks for it will find it missing.
-        """
+        """Take a chunk; after the last one return the blob and why it could not be kept, "" where it was. A blob that
+        the other side does not have any more is no failure: whoever asks for it will find it missing."""
         digest = header.get("blob")
         if not isinstance(digest, str):
             raise FrameError("a chunk of no blob")

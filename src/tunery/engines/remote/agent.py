@@ -1,8 +1,6 @@
-"""The agent: runs this host's local engine for an engine on another host, which talks to it over a pipe.
-
-It ends, and all workers with it, at the end of its input, when nothing is heard for several keep-alives, and at a frame
-that is none. What the workers print goes to their logs, what libraries print here to the standard error.
-"""
+"""The agent: runs this host's local engine for an engine on another host, which talks to it over a pipe. It ends, and
+all workers with it, at the end of its input, when nothing is heard for several keep-alives, and at a frame that is
+none. What the workers print goes to their logs, what libraries print here to the standard error."""
 
 import asyncio
 import contextlib
@@ -40,10 +38,8 @@ _LAST_WORDS_S = 5.0
 
 
 def serve_stdio(cache: Path) -> int:
-    """Be this host's agent on the standard input and output until the other side is gone; return the exit code.
-
-    `cache` is where blobs live. Nothing else is read from, or written to, the two streams.
-    """
+    """Be this host's agent on the standard input and output until the other side is gone; return the exit code. `cache`
+    is where blobs live. Nothing else is read from, or written to, the two streams."""
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,7 +1,5 @@
-"""Another host's processes as an engine, through the agent that a command reaches there.
-
-The workers and their calls are here: each call waits its turn, then for its blobs, then for its answer.
-"""
+"""Another host's processes as an engine, through the agent that a command reaches there. The workers and their calls
+are here: each call waits its turn, then for its blobs, then for its answer."""
 
 import json
 import time
@@ -51,10 +49,8 @@ class AgentEngine(HostLink):
         self._thread.start()
 
     def checks(self, *, measuring: bool = False) -> Future[tuple[Check, ...]]:
-        """Have the host look at what its workers need, all of them or those that only run kernels (`measuring`).
-
-        The future fails with LostWorkerError if it is away.
-        """
+        """Have the host look at what its workers need, all of them or those that only run kernels (`measuring`). The
+        future fails with LostWorkerError if it is away."""
         future: Future[tuple[Check, ...]] = Future()
 
         def ask(connection: AgentConnection) -> None:
@@ -236,7 +232,6 @@ class AgentEngine(HostLink):
         self._pump(worker)
 
     def _take_result(self, worker: RemoteWorker, call: Call, body: bytes) -> None:
-        """End a call with its result, when the blobs that it names are here."""
         assert self._live is not None
         assert worker.methods is not None
         try:

@@ -42,9 +42,7 @@ def host_facts() -> HostFacts:
 
 def host_checks(*, measuring: bool = False) -> Iterator[Check]:
     """Look at what a host's workers need here, one after the other: the cache, the sandbox, devices, and each dialect.
-
-    With `measuring` only what runs kernels that others have compiled: the dialect's runtime.
-    """
+    With `measuring` only what runs kernels that others have compiled: the dialect's runtime."""
     yield cache_check()
     yield confinement()
     yield Check("devices", CheckState.OK, ", ".join(f"{device.kind} {device.name}" for device in devices_here()[0]))
@@ -57,7 +55,6 @@ def host_checks(*, measuring: bool = False) -> Iterator[Check]:
 
 
 def _runtime_checks(dialect: Dialect) -> Iterator[Check]:
-    """Does what runs kernels load? In a process of its own, where a crash is only an answer."""
     modules = dialect.environment().measuring_preload
     if not modules:
         return

@@ -51,7 +51,6 @@ def added_hosts() -> tuple[AddedHost, ...]:
 
 
 def add_host(name: str, connect: str) -> AddedHost:
-    """Add a host, or give the one of that name another command."""
     ours = {HERE, platform.node()}  # by which spend and reports name this machine
     if not _NAME.fullmatch(name) or name in ours:
         known = " or ".join(map(repr, sorted(ours)))

@@ -20,9 +20,7 @@ _ALIGNMENT, _CHUNK, _REMEMBERED = 4096, 1 << 20, 16
 
 def digest_of(places: Iterable[ByteRange], stamps: Iterable[FileStamp]) -> str:
     """Return the digest of the file that `copy_weights` writes of these values; `stamps` are of the files they are in.
-
-    A process that asks again for files that have not changed gets it without reading them.
-    """
+    A process that asks again for files that have not changed gets it without reading them."""
     return _digest_of(tuple(places), tuple(stamps))
 
 
@@ -38,10 +36,8 @@ def _digest_of(places: tuple[ByteRange, ...], _: tuple[FileStamp, ...]) -> str:
 
 
 def copy_weights(places: Iterable[ByteRange], path: Path) -> None:
-    """Write these values to a new file, whose digest is that of `digest_of` if no file has changed since.
-
-    A value that several weights share is there once, and holes stay holes.
-    """
+    """Write these values to a new file, whose digest is that of `digest_of` if no file has changed since. A value that
+    several weights share is there once, and holes stay holes."""
     offsets = _laid_out(places)
     with path.open("xb") as file:
         for place, offset in offsets.items():

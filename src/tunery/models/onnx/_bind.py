@@ -41,14 +41,11 @@ def check_shapes(path: Path, bindings: Iterable[Mapping[str, tuple[int, ...]]]) 
 
 
 def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> dict[str, tuple[int, ...]]:
-    """Set static shapes on the model's inputs, in place, and return them by input name.
-
-    Dimensions of one name are one dimension: bound in one input, they are bound in all. `shapes` has whole shapes by an
-    input's name, and single sizes by a dimension's. A batch (named so, or an unnamed first dimension) that nobody binds
-    is `batch`, or 1. A dimension may also be called by its place, as `x:0`. Initialisers listed as inputs (ONNX before
-    IR 4) are taken off the list, and every shape the exporter wrote for other values is dropped, since it may
-    contradict the new.
-    """
+    """Set static shapes on the model's inputs, in place, and return them by input name. Dimensions of one name are one
+    dimension: bound in one input, they are bound in all. `shapes` has whole shapes by an input's name, and single sizes
+    by a dimension's. A batch (named so, or an unnamed first dimension) that nobody binds is `batch`, or 1. A dimension
+    may also be called by its place, as `x:0`. Initialisers listed as inputs (ONNX before IR 4) are taken off the list,
+    and every shape the exporter wrote for other values is dropped, since it may contradict the new."""
     _drop_initialisers(model.graph)
     _drop_unused(model.graph)
     bound = bound_shapes(declared_dims(model), shapes, batch)
@@ -59,7 +56,6 @@ def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> di
 def bound_shapes(
     declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Return the static shapes that `bind` gives to inputs of these dimensions, by name."""
     declared, shapes = _by_name(declared, shapes)
     _check_request(declared, shapes)
     sizes = _sizes(declared, shapes, batch)
@@ -79,10 +75,8 @@ def bound_shapes(
 
 
 def free_inputs(model: onnx.ModelProto, bindings: Sequence[Shapes], batch: int | None = None) -> None:
-    """Free the dimensions of a model's inputs, in place, that it declares so, and those that `bindings` differ in.
-
-    They keep their names.
-    """
+    """Free the dimensions of a model's inputs, in place, that it declares so, and those that `bindings` differ in. They
+    keep their names."""
     _drop_initialisers(model.graph)
     _drop_unused(model.graph)
     declared = declared_dims(model)
@@ -122,15 +116,12 @@ def _by_name(declared: Mapping[str, Dims | None], shapes: Shapes) -> tuple[Mappi
 
 
 def of_inputs(declared: Mapping[str, Dims | None], shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """Return of `shapes` those of whole inputs, without those of single dimensions."""
     return {name: tuple(shape) for name, shape in shapes.items() if name in declared}
 
 
 def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
     """Return each input's dimensions; a mask whose length no other input has is as long as the cache that comes back.
-
-    torch's newer exporter names that length anew, though the mask covers what is cached and what is added.
-    """
+    torch's newer exporter names that length anew, though the mask covers what is cached and what is added."""
     constants = _constants(model.graph)
     declared = {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
     names, dims = set(_names(declared)), [dim for dims in declared.values() for dim in dims or ()]
@@ -168,10 +159,8 @@ def declared_ranks(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def unfit(declared: Mapping[str, Dims | None], shapes: Shapes, why: str) -> str:
-    """Say in one sentence that the model cannot take `shapes`, which have the ranks that it has `declared`.
-
-    Where these allow the sizes, an operator does not, or the model is corrupt: `why` says more.
-    """
+    """Say in one sentence that the model cannot take `shapes`, which have the ranks that it has `declared`. Where these
+    allow the sizes, an operator does not, or the model is corrupt: `why` says more."""
     dims = {name: shape for name, shape in shapes.items() if name not in declared}
     shapes = of_inputs(declared, shapes)
     replaced = {name for name, shape in shapes.items() if _replaces(declared[name] or (), shape)}
@@ -317,10 +306,8 @@ def _size(dim: int | str, position: int, dims: Dims, sizes: Mapping[str, int], b
 
 
 def _refuse(declared: Mapping[str, Dims | None], shapes: Shapes, sizes: Mapping[str, int]) -> NoReturn:
-    """Name every input that stays dynamic, with an example that binds them all.
-
-    Dimensions with a name that somebody chose are bound by it, and what is a sum of them with them.
-    """
+    """Name every input that stays dynamic, with an example that binds them all. Dimensions with a name that somebody
+    chose are bound by it, and what is a sum of them with them."""
     named = [dim for dim in _names(declared) if not _is_unnamed(dim)]
     loose = {name: dims for name, dims in declared.items() if name not in shapes and _is_loose(dims, sizes)}
     known, flags, remarks = dict(sizes), list[str](), list[str]()

@@ -1,8 +1,6 @@
-"""Large weights that only meet data at run time: set aside, since no step of simplifying has to know their values.
-
-Each step copies whatever weights it is given, and a page that is new costs more than its copy: of a vision
-transformer's 353 MB there were twelve copies, most of what preparing it took.
-"""
+"""Large weights that only meet data at run time: set aside, since no step of simplifying has to know their values. Each
+step copies whatever weights it is given, and a page that is new costs more than its copy: of a vision transformer's 353
+MB there were twelve copies, most of what preparing it took."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -38,10 +36,8 @@ def detach_weights(model: onnx.ModelProto) -> dict[str, bytes]:
 
 
 def serialised(model: onnx.ModelProto, values: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yield the bytes of a file with the model and the values of the weights that were set aside.
-
-    These come last, each as a model of its own with one weight in it: protobuf reads several behind one another as one.
-    """
+    """Yield the bytes of a file with the model and the values of the weights that were set aside. These come last, each
+    as a model of its own with one weight in it: protobuf reads several behind one another as one."""
     weights = [tensor for tensor in model.graph.initializer if tensor.name in values]
     heads = {tensor.name: tensor.SerializeToString(deterministic=True) for tensor in weights}
     for number in reversed(range(len(model.graph.initializer))):

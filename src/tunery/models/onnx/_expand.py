@@ -1,7 +1,5 @@
 """Functions in the place of their calls, the model's own and those of ONNX's operators; sparse constants as plain ones.
-
-Compilers know the functions' parts, and no sparse constants.
-"""
+Compilers know the functions' parts, and no sparse constants."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,7 +20,6 @@ _DOMAIN = "tunery.expanded"
 
 
 def expandable(model: onnx.ModelProto) -> list[str]:
-    """Return the operators and the functions that `expand` would replace, in order."""
     return sorted({node.op_type for node in _nodes(model)} | {function.name for function in model.functions})
 
 
@@ -55,11 +52,9 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Put all functions in the place of their calls.
-
-    The inliner forgets what the model's functions say of attributes left out, so that is written at their calls before.
-    An inner call may refer to an attribute that is left out at the outer one: the outer functions come first.
-    """
+    """Put all functions in the place of their calls. The inliner forgets what the model's functions say of attributes
+    left out, so that is written at their calls before. An inner call may refer to an attribute that is left out at the
+    outer one: the outer functions come first."""
     if not any(one.attribute_proto for one in model.functions):
         return inliner.inline_local_functions(model, convert_version=True)
     inlined = onnx.ModelProto()
@@ -126,7 +121,6 @@ def _type_of(tensor: onnx.TensorProto) -> onnx.TypeProto:
 
 
 def write_out(model: onnx.ModelProto) -> None:
-    """Write out the sparse initialisers and constants of a model's graphs, in place."""
     for graph in graphs(model.graph):
         found = [(sparse.values.name, sparse) for sparse in graph.sparse_initializer]
         for node in [node for node in graph.node if node.op_type == "Constant" and not node.domain]:

@@ -26,11 +26,9 @@ SILENT = 4
 
 
 def fold(model: onnx.ModelProto, hints: Mapping[str, onnx.TypeProto], absent: Collection[str] = ()) -> bool:
-    """Replace what is known without any data by its value, in the outermost graph, in place; say if anything was.
-
-    Pads are written down where ONNX's sizes are not those that ONNX Runtime computes, before a size is read. `hints`
-    are types of values that inference does not know, `absent` names initialisers whose values are not here.
-    """
+    """Replace what is known without any data by its value, in the outermost graph, in place; say if anything was. Pads
+    are written down where ONNX's sizes are not those that ONNX Runtime computes, before a size is read. `hints` are
+    types of values that inference does not know, `absent` names initialisers whose values are not here."""
     return _Folder(model, hints, absent).run()
 
 
@@ -182,7 +180,6 @@ class _Folder:
 
 
 def unoptimised(model: bytes) -> Any:
-    """Return a session of ONNX Runtime that computes what the model says, without its optimiser."""
     import onnxruntime  # it starts a thread, which a process that is still to be shut in must not have
 
     options = onnxruntime.SessionOptions()
@@ -215,11 +212,9 @@ def _reads(node: onnx.NodeProto) -> Iterable[str]:
 
 
 def write_pads(node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> bool:
-    """Change a node in place whose output ONNX Runtime computes in another size than ONNX infers; say if it was.
-
-    A pool that rounds up has no window behind its data; nothing is added to the size that follows from `output_shape`,
-    or from being `SAME`, which for pools has no dilations. An odd pad of `SAME_LOWER` comes first.
-    """
+    """Change a node in place whose output ONNX Runtime computes in another size than ONNX infers; say if it was. A pool
+    that rounds up has no window behind its data; nothing is added to the size that follows from `output_shape`, or from
+    being `SAME`, which for pools has no dilations. An odd pad of `SAME_LOWER` comes first."""
     pool = node.op_type in _POOLS
     if node.domain not in STANDARD or node.op_type not in PADDED:
         return False

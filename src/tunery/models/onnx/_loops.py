@@ -12,7 +12,6 @@ _FEW = 64
 
 
 def loops(model: onnx.ModelProto) -> list[str]:
-    """Return the operator's name if the outermost graph has loops."""
     return ["Loop"] if any(map(is_loop, model.graph.node)) else []
 
 
@@ -21,11 +20,9 @@ def is_loop(node: onnx.NodeProto) -> bool:
 
 
 def types_of_loop(node: onnx.NodeProto, known: Types, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Return the types of a loop's outputs as far as they can be told from those `known` of the model's values.
-
-    A carried value begins with a shape. Where a step may give it another one, the dimensions that differ are open, and
-    steps are taken from there until nothing changes.
-    """
+    """Return the types of a loop's outputs as far as they can be told from those `known` of the model's values. A
+    carried value begins with a shape. Where a step may give it another one, the dimensions that differ are open, and
+    steps are taken from there until nothing changes."""
     [body] = [attribute.g for attribute in node.attribute if attribute.name == "body"]
     state = [known.get(name, onnx.TypeProto()) for name in node.input[2:]]
     if any(kind.WhichOneof("value") not in {None, "tensor_type"} for kind in state):
@@ -45,7 +42,6 @@ def types_of_loop(node: onnx.NodeProto, known: Types, model: onnx.ModelProto) ->
 def _step(
     body: onnx.GraphProto, state: Sequence[onnx.TypeProto], known: Types, model: onnx.ModelProto
 ) -> list[onnx.TypeProto]:
-    """Return the types of what a step gives, but for its condition, from those of what it gets."""
     alone = onnx.ModelProto(ir_version=model.ir_version, functions=model.functions)
     alone.opset_import.extend(model.opset_import)
     alone.graph.CopyFrom(body)

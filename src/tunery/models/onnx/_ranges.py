@@ -61,7 +61,6 @@ _Bounds = tuple[float, float]
 
 
 def input_ranges(model: onnx.ModelProto) -> dict[str, InputRange]:
-    """Return the range of each input of a prepared model, whose shapes are written down."""
     tracer = _Tracer(model.graph)
     tracer.trace(model.graph)
     return {value.name: tracer.range_of(value.name) for value in model.graph.input}
@@ -142,7 +141,6 @@ class _Tracer:
                 self._narrow(name, (low / least, high / most))
 
     def _taken(self, node: onnx.NodeProto) -> Mapping[int, _Bounds]:
-        """Return, by its operands' numbers, which values an operator takes."""
         inputs, kind = list(node.input), node.op_type
         if kind in _INDICES:
             return {_INDICES[kind]: (0, max(0, self._rows(node) - 1))}

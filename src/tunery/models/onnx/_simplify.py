@@ -1,8 +1,6 @@
-"""Turn a bound model into its normal form with ONNX Runtime's own basic optimiser.
-
-Real files compute reshape targets, pads and sizes at run time; with static inputs these are constants, and folding them
-is what makes the file importable for a compiler. The basic level keeps to standard operators.
-"""
+"""Turn a bound model into its normal form with ONNX Runtime's own basic optimiser. Real files compute reshape targets,
+pads and sizes at run time; with static inputs these are constants, and folding them is what makes the file importable
+for a compiler. The basic level keeps to standard operators."""
 
 import math
 import re
@@ -280,9 +278,7 @@ def _is_static(kind: onnx.TypeProto) -> bool:
 
 def _spoilt(optimised: onnx.ModelProto, model: onnx.ModelProto) -> bool:
     """Tell whether the optimiser put in operators of its own, took some apart, or computes half precision in single.
-
-    What it takes apart, because it has no kernel for it, it does last: sizes in there are left to be computed.
-    """
+    What it takes apart, because it has no kernel for it, it does last: sizes in there are left to be computed."""
     names = [name for node in optimised.graph.node for name in node.output]
     spoilt = any(name.startswith((_WIDENED, _INLINED)) for name in names)
     return spoilt or not _domains(optimised) <= _domains(model)

@@ -53,7 +53,6 @@ def _kinds(graph: onnx.GraphProto) -> Iterator[int]:
 
 
 def unfuse(model: onnx.ModelProto) -> None:
-    """Put the parts of such operators in their places, in the outermost graph."""
     if not fused(model):
         return
     names = _Names(model.graph)

@@ -1,10 +1,8 @@
-"""Saved torch programs as data: a copy of one that holds nothing which torch's loader would run as code.
-
-A `.pt2` file is a zip archive: the program as JSON, weights as bytes, and where the author wants it pickles. torch
-takes more of the JSON for code than its names tell: an operator may be any function below `torch`, a size is an
-expression for Python's `eval`, names become a function's source. So the copy has known entries only, and their text is
-checked against what `torch.export.save` writes for a network.
-"""
+"""Saved torch programs as data: a copy of one that holds nothing which torch's loader would run as code. A `.pt2` file
+is a zip archive: the program as JSON, weights as bytes, and where the author wants it pickles. torch takes more of the
+JSON for code than its names tell: an operator may be any function below `torch`, a size is an expression for Python's
+`eval`, names become a function's source. So the copy has known entries only, and their text is checked against what
+`torch.export.save` writes for a network."""
 
 import json
 import re
@@ -56,7 +54,6 @@ class CodeInProgramError(ModelError):
 
 
 def copy_data(source: Path, target: Path) -> None:
-    """Write a copy of a saved program that is data only."""
     try:
         with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as copy:
             _copy(_entries(archive), archive, copy)

@@ -1,7 +1,5 @@
-"""`python -m tunery.models.torch._export PROGRAM.pt2 SCRATCH [--trust]`: convert a saved torch program to ONNX.
-
-It writes `SCRATCH/model.onnx`, and what it says last on standard error is what went wrong.
-"""
+"""`python -m tunery.models.torch._export PROGRAM.pt2 SCRATCH [--trust]`: convert a saved torch program to ONNX. It
+writes `SCRATCH/model.onnx`, and what it says last on standard error is what went wrong."""
 
 import errno
 import os
@@ -23,7 +21,6 @@ _PICKLE = "Weights only load failed"  # torch's words
 
 
 def main(source: str, scratch: str, *, trust: bool) -> int:
-    """Convert a saved ExportedProgram in a process that gives up its rights first."""
     try:
         program = data_of(Path(source), Path(scratch), trust=trust)
         # Before torch reads anything, and before there are threads, which would keep their rights.

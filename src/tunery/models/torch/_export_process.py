@@ -25,10 +25,8 @@ _NEEDED = ("torch", "onnxscript")
 
 def export(path: Path, directory: Path, *, trust: bool = False) -> Path:
     """Convert a saved ExportedProgram and return the ONNX file, kept in `directory` under the content of the program.
-
     The process that does it has no network, no home directory and none of this one's environment. Code that the program
-    holds runs there only with `trust`.
-    """
+    holds runs there only with `trust`."""
     content = content_of(path)
     target = directory / f"{content}.export.onnx"
     if target.exists():
@@ -57,7 +55,6 @@ def export(path: Path, directory: Path, *, trust: bool = False) -> Path:
 
 
 def _run(path: Path, scratch: Path, *, trust: bool) -> tuple[int, str]:
-    """Run the conversion and return its exit code and the last line that it said."""
     command = [sys.executable, "-P", "-m", "tunery.models.torch._export", str(path), str(scratch), *["--trust"] * trust]
     log = scratch / "log"
     # The child watches this pipe, which nobody writes to, and ends with this process, however that one is killed.
@@ -90,7 +87,6 @@ def _variables(scratch: Path) -> dict[str, str]:
 
 
 def content_of(path: Path) -> str:
-    """Return the digest of a saved program."""
     with open_regular(path, _MOST_BYTES, "a saved program has at most 16 GB; check the file") as file:
         if not os.fstat(file.fileno()).st_size:
             raise ModelError(f"{str(path)!r} is empty; save it again with torch.export.save")

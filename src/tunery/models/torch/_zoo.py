@@ -1,8 +1,6 @@
-"""Torch's own module of a network, as the public library has it that the zoo took it from: for comparisons.
-
-It is imported in processes of torch only. Weights are random, since nothing is downloaded; latency does not depend on
-them. The zoo's graphs themselves were exported by `tools/make_zoo.py`.
-"""
+"""Torch's own module of a network, as the public library has it that the zoo took it from: for comparisons. It is
+imported in processes of torch only. Weights are random, since nothing is downloaded; latency does not depend on them.
+The zoo's graphs themselves were exported by `tools/make_zoo.py`."""
 
 import tempfile
 from pathlib import Path

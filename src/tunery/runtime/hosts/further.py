@@ -21,14 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 class FurtherHosts:
-    """Which of an engine's further hosts take builds now.
-
-    A host joins when it answers, runs machine code of our kind, and its builders have the compiler that `builder`,
-    one here, has: `start` then starts them, once, and returns their ids. `resized` hears how many builds a host
-    takes from now on: fewer while others are at work there (`others`, of a host and its use, says with how many cores),
-    0 when it has left. A host that is away is named in a warning, unless it is one of `named`: one
-    that comes and goes is named once in ten minutes.
-    """
+    """Which of an engine's further hosts take builds now. A host joins when it answers, runs machine code of our kind,
+    and its builders have the compiler that `builder`, one here, has: `start` then starts them, once, and returns their
+    ids. `resized` hears how many builds a host takes from now on: fewer while others are at work there (`others`, of a
+    host and its use, says with how many cores), 0 when it has left. A host that is away is named in a warning, unless
+    it is one of `named`: one that comes and goes is named once in ten minutes."""
 
     def __init__(
         self,
@@ -51,7 +48,6 @@ class FurtherHosts:
         self.up: list[str] = []
 
     def runs(self, host: str) -> bool:
-        """Say whether a host that builds has all instructions of this one's processor."""
         facts = self._engine.facts(host)
         return facts is not None and self._here <= _vectors(facts.devices[0])
 
@@ -92,7 +88,6 @@ class FurtherHosts:
         return [host for host in self._engine.hosts[1:] if self._engine.facts(host) is None and host not in self._named]
 
     def _name(self, host: str, why: str) -> None:
-        """Say that a host is away, once, as soon as it is known why."""
         if why and host in self._engine.hosts and host not in self._named:
             self._named[host] = time.monotonic()
             _log.warning("no builds on host %s: %s; the work goes on without it. `tunery hosts check %s` says what is "
@@ -174,7 +169,6 @@ class HostDevice:
             let_go()
 
     async def room(self, error: FullHostError, since_s: float) -> None:
-        """Wait a moment for room on the host, which had none since `since_s`."""
         if self._now() == since_s:
             _log.warning("%s; measuring waits for room there", error, extra={"host": self._host})
         if self._now() > since_s + _AWAY_S:

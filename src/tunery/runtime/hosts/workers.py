@@ -30,12 +30,9 @@ class _Pool:
 
 
 class WorkerPools:
-    """What an engine runs for one `spec`; narrow roles have `builders` workers each.
-
-    The measurers are on the host `measure_host` of `facts` and open its device; each has one of the
-    `slots`, the first of `all_slots` to begin with. `Role.BUILDER` has workers on further hosts too; all others are on
-    this machine.
-    """
+    """What an engine runs for one `spec`; narrow roles have `builders` workers each. The measurers are on the host
+    `measure_host` of `facts` and open its device; each has one of the `slots`, the first of `all_slots` to begin with.
+    `Role.BUILDER` has workers on further hosts too; all others are on this machine."""
 
     def __init__(
         self, engine: Engine, spec: RuntimeSpec, threads: int, cores: tuple[int, ...], facts: HostFacts | None = None
@@ -75,10 +72,8 @@ class WorkerPools:
         return _Pool(workers, list(workers), spec)
 
     def start_builders(self, host: str, facts: HostFacts) -> list[str]:
-        """Start builders on a further host, as many as it has room for, and return their ids.
-
-        They give way to all else that runs there, so to proposals where that is this machine as well.
-        """
+        """Start builders on a further host, as many as it has room for, and return their ids. They give way to all else
+        that runs there, so to proposals where that is this machine as well."""
         pool = self.by_role[Role.BUILDER]
         assert pool.spec is not None
         spec = replace(
@@ -156,11 +151,8 @@ class WorkerPools:
         return self._slot.get(worker)
 
     def idle(self, role: Role, host: str) -> str:
-        """Return an idle worker.
-
-        Of measurers the first, so that one that is alone is always on the same cores; of importers the one that worked
-        last, which still knows what it has lowered.
-        """
+        """Return an idle worker. Of measurers the first, so that one that is alone is always on the same cores; of
+        importers the one that worked last, which still knows what it has lowered."""
         idle = [worker for worker in self.by_role[role].idle if self.host(worker) == host]
         if role in _GROWING:
             return idle[-1]
@@ -191,11 +183,9 @@ class _Open:
 
 
 class StageUsage:
-    """Meters stages of `workers` between `begin` and `end`; `now` is the clock of their wall seconds.
-
-    Where `Engine.cpu_s` is not known a stage counts as if it used all of its cores all of the time, and nothing is
-    known of what workers use outside of stages.
-    """
+    """Meters stages of `workers` between `begin` and `end`; `now` is the clock of their wall seconds. Where
+    `Engine.cpu_s` is not known a stage counts as if it used all of its cores all of the time, and nothing is known of
+    what workers use outside of stages."""
 
     def __init__(self, engine: Engine, now: Callable[[], float], workers: Callable[[], Iterable[str]]) -> None:
         self._engine, self._now, self._workers = engine, now, workers
@@ -216,7 +206,6 @@ class StageUsage:
         return wall_s, core_s
 
     def add(self, stage_id: str, core_s: float) -> None:
-        """Meter core-seconds that another worker has used for a stage."""
         self._open[stage_id].elsewhere_s += core_s
 
     def end(self, stage_id: str) -> tuple[float, float]:
@@ -235,10 +224,8 @@ class StageUsage:
         self._claimed_core_s += core_s
 
     def unclaimed(self) -> float:
-        """Return the core-seconds that nobody pays for yet: starts of workers, and work that was cut short.
-
-        Open stages are left out. 0 where the host tells no CPU seconds.
-        """
+        """Return the core-seconds that nobody pays for yet: starts of workers, and work that was cut short. Open stages
+        are left out. 0 where the host tells no CPU seconds."""
         used_s = [self._engine.own_cpu_s()]
         for worker in self._workers():
             if (cpu_s := self._engine.cpu_s(worker)) is None:

@@ -24,9 +24,7 @@ _ROOM = 1 << 16
 @dataclass(frozen=True, slots=True)
 class Pick:
     """The fastest candidate by prediction that computes what the reference computes; None and why not if there is none.
-
-    `transfer_state` is what the task teaches about like ones; `part` is what was compiled of the candidate.
-    """
+    `transfer_state` is what the task teaches about like ones; `part` is what was compiled of the candidate."""
 
     candidate: Candidate | None
     refused: str
@@ -94,7 +92,6 @@ class Builder:
         return Pick(None, refused, prediction.transfer_state)
 
     def check(self, task: Task, candidate: Candidate) -> CheckedBody:
-        """Build a candidate and compare it with the reference on independent inputs, untimed."""
         from tunery.measuring.references import Unmeasured
 
         compiler = self._dialect if isinstance(self._dialect, NetworkCompiler) else None
@@ -107,7 +104,6 @@ class Builder:
         return CheckedBody(verdict, kept)
 
     def _reference(self, task: Task, directory: Path) -> Built:
-        """Return the task's reference, which is built once for all builders of this host."""
         candidate = self._codegen.reference(task)
         key = f"built reference {self._dialect.compiler} {task.key} {candidate.key}"
         if (note := self._blobs.find(key)) is not None:
@@ -164,10 +160,8 @@ class Checker:
 
 
 class MeasurerHost(Measurer):
-    """The measurer with settings that can cross a process border.
-
-    `device` is the kind of the device that this worker opens, with the host's `cores`, and whose `slot` it keeps to.
-    """
+    """The measurer with settings that can cross a process border. `device` is the kind of the device that this worker
+    opens, with the host's `cores`, and whose `slot` it keeps to."""
 
     def __init__(  # noqa: PLR0917 - settings cross a process border by name
         self,

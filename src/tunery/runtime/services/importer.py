@@ -26,10 +26,8 @@ from tunery.measuring.inputs import SETS, fitting, network_inputs, read_sets
 
 
 class Preparer:
-    """Brings model files to their normal form, which it keeps as blobs; a dialect's own networks need none.
-
-    It works where the user's file is: on the host of who asks.
-    """
+    """Brings model files to their normal form, which it keeps as blobs; a dialect's own networks need none. It works
+    where the user's file is: on the host of who asks."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -44,10 +42,8 @@ class Preparer:
     def load(
         self, model: str, shapes: Mapping[str, tuple[int, ...]], trust: bool = False, temporary: bool = False
     ) -> Network:
-        """Prepare a model, unless that was done before; with `trust` a torch program may run code that it holds.
-
-        The network's blob is in use until somebody releases it; a `temporary` one that was not there is gone then.
-        """
+        """Prepare a model, unless that was done before; with `trust` a torch program may run code that it holds. The
+        network's blob is in use until somebody releases it; a `temporary` one that was not there is gone then."""
         if (own := own_network(model)) is not None:
             return own
         from tunery.models import original_of, prepare
@@ -78,9 +74,7 @@ class Preparer:
         trust: bool = False,
     ) -> Network:
         """Return a model as it is, with its dimensions free; `outputs` are what it gives with each of the `bindings`.
-
-        The network's blob is gone once it is released.
-        """
+        The network's blob is gone once it is released."""
         from tunery.models import prepare_free
 
         with self._blobs.scratch() as directory:
@@ -97,10 +91,8 @@ class Preparer:
             return identify(model, shapes, directory, trust=trust)
 
     def _put_weights(self, network: Network, directory: Path) -> None:
-        """Keep the file of a network's large weights, which lies beside the prepared file wherever both are in use.
-
-        It goes with those who use it: what is kept has further names, and onnx reads no such file for a model.
-        """
+        """Keep the file of a network's large weights, which lies beside the prepared file wherever both are in use. It
+        goes with those who use it: what is kept has further names, and onnx reads no such file for a model."""
         path = directory / network.weights
         self._blobs.put(path, move=True, temporary=True, sync=False, known=network.weights)
 
@@ -160,7 +152,6 @@ class Importer(Preparer):
         return source.extract(here, target), dict(source.elsewhere(here, target))
 
     def specimens(self, target: Target, count: int) -> list[Specimen]:
-        """Return the dialect's calibration tasks with up to `count` candidates each, built."""
         found, space, codegen = [], Space.of(self._dialect), Codegen.of(self._dialect)
 
         def build(task: Task, candidate: Candidate) -> Artifact:

@@ -17,10 +17,8 @@ _WITH_FALLBACK = 4  # of so many that are measured one is of another kind than t
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Candidates, their feature rows, the cost model's scores (higher is faster; None: none), in the same order.
-
     `rejected` says of each why it is not worth a build, None where it is; what the search itself refused comes last,
-    without features.
-    """
+    without features."""
 
     candidates: tuple[Candidate, ...]
     features: tuple[bytes, ...]
@@ -35,10 +33,8 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Candidates by predicted speed, and how far each score may be off as a share of it; the first is the fastest.
-
-    Of four and more, which are to be measured, those come first that are unlike one another.
-    """
+    """Candidates by predicted speed, and how far each score may be off as a share of it; the first is the fastest. Of
+    four and more, which are to be measured, those come first that are unlike one another."""
 
     candidates: tuple[Candidate, ...]
     uncertainty: tuple[float, ...]
@@ -102,10 +98,8 @@ class ProposerHost:
         return tuple(float(score) if np.isfinite(score) else None for score in scores)
 
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
-        """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest.
-
-        The last may be a fallback: the best of another kind than the others.
-        """
+        """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest. The last may be a
+        fallback: the best of another kind than the others."""
         prediction = predict(self._space, task, n, keep, cost_model, seed)
         if task.key not in self._open:
             self._space.forget(task)

@@ -37,11 +37,9 @@ def refuse_used_up(store: Store, account: str) -> None:
 
 
 class MonthShare:
-    """What one job at work may cost: an equal part of what is left of its account's month, less as others begin.
-
-    It holds in the store what it may cost until it looks again, so that no other coordinator gives that out.
-    `rate` is what a second of it costs at most, `spent` what its earlier runs have.
-    """
+    """What one job at work may cost: an equal part of what is left of its account's month, less as others begin. It
+    holds in the store what it may cost until it looks again, so that no other coordinator gives that out. `rate` is
+    what a second of it costs at most, `spent` what its earlier runs have."""
 
     def __init__(self, store: AsyncStore, job_id: str, account: str, rate: float, spent: float) -> None:
         self._store, self._job_id, self.account, self._rate = store, job_id, account, rate
@@ -52,7 +50,6 @@ class MonthShare:
         self._looked = _now()
 
     async def look(self) -> None:
-        """Take a part of what is left now."""
         self._looked, spent = _now(), self._spent()
         since = _first(self._looked)
         self._part = await self._store.write(
@@ -89,7 +86,6 @@ class MonthShare:
         return _used_up(self.account, found, self._looked)
 
     async def watch(self) -> None:
-        """Look again and again until the job has had its part, and nothing more is left for it."""
         while True:
             await asyncio.sleep(self._pause_s())
             with suppress(StoreError):  # until the next look it has what it holds

@@ -26,11 +26,9 @@ class DialectShare:
 
 
 class BudgetSplit:
-    """Gives out the budget of a job over dialects, of which `tunable` has the number of tasks that can be tuned.
-
-    A dialect whose tasks were measured has had its first share. One that ends before its share does, and tried nothing,
-    has nothing more to try; one whose share was too short to try anything has another first one.
-    """
+    """Gives out the budget of a job over dialects, of which `tunable` has the number of tasks that can be tuned. A
+    dialect whose tasks were measured has had its first share. One that ends before its share does, and tried nothing,
+    has nothing more to try; one whose share was too short to try anything has another first one."""
 
     def __init__(self, budget: Budget, effort: str, tunable: Mapping[str, int], status: JobStatus) -> None:
         trials = sum(plan(budget, effort, count).trials or 0 for count in tunable.values())
@@ -114,9 +112,7 @@ Turn = Callable[[Work, JobStatus, float], Awaitable[JobStatus]]
 
 async def tune_in_turns(work: Work, request: Request, status: JobStatus, began: float, turn: Turn) -> JobStatus:
     """Tune for each dialect in turns, until the budget is used up, the latency target is met, or a turn was stopped.
-
-    The status that is returned is not stored yet: unless it was stopped, the job is still to be ended.
-    """
+    The status that is returned is not stored yet: unless it was stopped, the job is still to be ended."""
     tunable = {one.request.dialect: sum(task.tunable for task in one.model_read.tasks) for one in work.each}
     split = BudgetSplit(request.budget, request.effort, tunable, status)
     by_name = {one.request.dialect: one for one in work.each}

@@ -139,7 +139,6 @@ class MeasureOptions(Options):
     candidate: str = ""
 
     def check(self, request: Request) -> None:
-        """Raise UsageError where there are several shapes."""
         check_one_shape(request)
 
 

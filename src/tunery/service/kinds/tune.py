@@ -28,10 +28,8 @@ _JUDGED_S, _PREDICTED_S, _LINKED_S, _CLOSING_S, _MOST_SLOWNESS = 2.0, 0.2, 0.1, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions(FileOptions):
-    """Where the network is compiled to once it is tuned ("": nowhere).
-
-    `reserve_s` of a budget of time are left for what the caller does afterwards.
-    """
+    """Where the network is compiled to once it is tuned ("": nowhere). `reserve_s` of a budget of time are left for
+    what the caller does afterwards."""
 
     output: str = ""
     reserve_s: float = 0.0
@@ -88,10 +86,8 @@ def _tunable(job: Job) -> int:
 
 def _reserve(job: Job, options: TuneOptions) -> Callable[[int], float]:
     """Return how much of a budget of time is kept for compiling, comparing and ending, by the number of untried tasks.
-
     Where the whole does not fit, this is said now, and nothing is searched; of a job without a network to compare it is
-    at most half of the budget.
-    """
+    at most half of the budget."""
     seconds, output = job.request.budget.seconds, options.output
     if seconds is None:
         return lambda _: 0.0

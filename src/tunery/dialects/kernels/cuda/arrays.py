@@ -68,7 +68,6 @@ class GpuArray:
         return self._read(self.address, self._size).view(self._kind).reshape(self._shape)
 
     def put(self, values: Array | float) -> None:
-        """Have it hold an array of its shape, or one number everywhere."""
         given = np.asarray(values, self._kind)
         width = given.itemsize
         if given.ndim == 0 and width <= _WIDEST_FILL:

@@ -88,7 +88,6 @@ def version() -> str:
 
 
 def build(program: Program, arch: str) -> CudaBinary:
-    """Compile a configuration for a kind of GPU."""
     kernel, source, function = program.kernel, program.source, program.function
     launch = _checked(sizes(kernel, program.configuration))
     text = (
@@ -129,7 +128,6 @@ def _checked(launch: Sizes) -> Sizes:
 
 
 def _arguments(kernel: KernelSpecification, function: str) -> str:
-    """Return what makes the compiler check the function's arguments."""
     import numpy as np
 
     many = len(kernel.arguments)
@@ -147,7 +145,6 @@ def _arguments(kernel: KernelSpecification, function: str) -> str:
 
 
 def _compiled(text: str, function: str, options: list[str]) -> tuple[bytes, str]:
-    """Return the machine code of a program, and the name of the function in it."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -187,7 +184,6 @@ def _answer(answer: tuple[Any, ...]) -> Any:
 
 
 def _first_error(log: str, function: str) -> str:
-    """Return the first error of a log as a part of a sentence."""
     lines = [line for line in log.split("\0", maxsplit=1)[0].splitlines() if "error" in line]
     first = (lines or log.splitlines() or ["it says nothing"])[0]
     if assertion := _ASSERTION.search(first):

@@ -57,10 +57,8 @@ def _header(kernel: KernelSpecification, launch: Sizes) -> str:
 
 
 class LaunchedNetwork(CompiledNetwork):
-    """A tuned kernel in this process: a function of its input arrays, built anew for the device that is here.
-
-    `build` does so, of a configuration, with a number of threads where the device is this machine's processor.
-    """
+    """A tuned kernel in this process: a function of its input arrays, built anew for the device that is here. `build`
+    does so, of a configuration, with a number of threads where the device is this machine's processor."""
 
     def __init__(
         self, archive: Archive, threads: int | None,

@@ -13,10 +13,8 @@ _MOST_ITEMS = 1 << 40
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many work items there are in all, and in a group; None where the device may choose.
-
-    `shared` are the bytes of shared memory that a block in CUDA gets beside what its source declares.
-    """
+    """How many work items there are in all, and in a group; None where the device may choose. `shared` are the bytes of
+    shared memory that a block in CUDA gets beside what its source declares."""
 
     whole: tuple[int, ...]
     group: tuple[int, ...] | None
@@ -24,7 +22,6 @@ class Sizes:
 
 
 def sizes(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> Sizes:
-    """Return the launch of a configuration."""
     assert kernel.launch is not None, "a kernel for a device has a launch"
     whole, group = (
         tuple(_size(text, kernel, configuration) for text in of)

@@ -88,7 +88,6 @@ class _Driver:
         return _Started(wire, process, log)
 
     def order(self, program: OpenClProgram, **more: object) -> bytes:
-        """Return what a process is told of a program, whose source it reads from a file."""
         path = self._directory / f"{digest(program.source)}.cl"
         path.write_text(program.source, encoding="utf-8")
         told = {"path": str(path), "function": program.function, "options": program.options,
@@ -117,7 +116,6 @@ class _Driver:
         return dict(json.loads(answer))
 
     def link(self, order: bytes, function: str) -> None:
-        """Have PoCL make a kernel's library for a launch, and put it where it finds it again."""
         started = self._start("link")
         try:
             started.wire.send(order)
@@ -187,17 +185,14 @@ def _check_arguments(function: str, types: Sequence[str], arguments: Sequence[Ar
 
 
 def _errors(log: str) -> str:
-    """Return the first errors of a compiler's log, as a part of a sentence."""
     found = [(first or second, text.strip()) for first, second, text in _ERROR.findall(log)]
     lines = dict.fromkeys(f"line {line}: {text}" if line else text for line, text in found)
     return "; ".join([*lines][:_MOST_ERRORS])[:600]
 
 
 class OpenClKernel(ProcessKernel):
-    """A kernel in OpenCL, its buffers between zones that the device sees too.
-
-    Where the device computes in the host's memory, as PoCL does, nobody may touch the pages beyond the zones.
-    """
+    """A kernel in OpenCL, its buffers between zones that the device sees too. Where the device computes in the host's
+    memory, as PoCL does, nobody may touch the pages beyond the zones."""
 
     _warm_below_s = 20e-3  # the first call loads the kernel's library
     _checks_last = False  # each answer that is checked takes a process more, of 40 ms

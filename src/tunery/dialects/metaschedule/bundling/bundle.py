@@ -1,7 +1,5 @@
 """Writing a bundle: a network's parts, each for a shape and a processor, with libraries and an interface in C.
-
-`native/tunery.c` reads what is written here.
-"""
+`native/tunery.c` reads what is written here."""
 
 import hashlib
 import platform
@@ -77,7 +75,6 @@ def _of_another_machine(archive: Archive, libraries: Libraries) -> UsageError:
 
 
 def _check_room(path: Path, written: Sequence["_Written"]) -> None:
-    """Check that the library of a bundle has room for all parts, and for what each has."""
     if len(written) > _MOST_PARTS:
         raise UsageError(f"{path} is for more than {_MOST_PARTS} pairs of shapes and processors; combine fewer files")
     for lines, _ in written:
@@ -150,7 +147,6 @@ def _head(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _ends(inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines about inputs and outputs."""
     for name, shape, _ in (*inputs, *outputs):
         if any(size < 0 for size in shape):
             raise DialectError(

@@ -50,7 +50,6 @@ class Libraries:
         [self.machine] = machines
 
     def advice(self, machine: str) -> str:
-        """Return how to get the libraries of another kind of machine, as the rest of a sentence."""
         own = library.versions()
         platforms = " ".join(f"--platform {name}_{machine}" for name in _PLATFORMS)
         names = " ".join(f"{name}=={version}" for name, version in own.items())
@@ -60,7 +59,6 @@ class Libraries:
         )
 
     def check(self, versions: Mapping[str, str]) -> None:
-        """Check that they are of the versions that a network needs."""
         if self._versions != versions:
             had, wanted = (
                 ", ".join(f"{name:.40} {number:.40}" for name, number in sorted(of.items()))
@@ -69,7 +67,6 @@ class Libraries:
             raise UsageError(f"the network needs {wanted}, and {self._source or 'installed'} has {had or 'neither'}")
 
     def write(self, directory: Path, sources: Sequence[Path], *, onnxruntime: bool) -> None:
-        """Write them to a directory, and beside them the library that is made of sources in C."""
         for name in (_FFI, _RUNTIME):
             (directory / name).write_bytes(self._read[name]())
         if onnxruntime:
@@ -106,7 +103,6 @@ def _installed() -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def _in_directory(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield the files of a directory, and those in its wheels, by name, with what reads them."""
     if not source.is_dir():
         raise UsageError(f"there is no directory {source}; name one of wheels, or of what they hold, for --runtime")
     for path in sorted(source.rglob("*")):
@@ -124,7 +120,6 @@ def _read(path: Path, name: str) -> bytes:
 
 @contextmanager
 def _wheel(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel to read from it."""
     try:
         with zipfile.ZipFile(path) as wheel:
             yield wheel
@@ -133,7 +128,6 @@ def _wheel(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _versions(found: Mapping[str, Callable[[], bytes]]) -> Iterator[tuple[str, str]]:
-    """Yield packages with their versions, as files are named, or the wheel of tunery says."""
     for name, read in found.items():
         if match := _NAMED.fullmatch(name):
             yield match[1].replace("_", "-"), match[2]
@@ -149,7 +143,6 @@ def _machine_of(code: bytes) -> str:
 
 
 def _compiler(machine: str) -> str:
-    """Return a C compiler for a kind of machine."""
     here = machine == platform.machine()
     names = _COMPILERS if here else (f"{machine}-linux-gnu-gcc",)
     package = "gcc" if here else f"gcc-{machine.replace('_', '-')}-linux-gnu"

@@ -1,8 +1,6 @@
-"""What a device is calibrated with: its peak, and reference programs that the processor or memory limits.
-
-The peak are multiply-adds of vectors that stay in registers. A large matrix product of ONNX Runtime, which was the
-measure before, reached 0.62 of it on two threads of a Zen 4, and many an operator passed that.
-"""
+"""What a device is calibrated with: its peak, and reference programs that the processor or memory limits. The peak are
+multiply-adds of vectors that stay in registers. A large matrix product of ONNX Runtime, which was the measure before,
+reached 0.62 of it on two threads of a Zen 4, and many an operator passed that."""
 
 import time
 from collections.abc import Mapping
@@ -24,9 +22,7 @@ _SECONDS = 0.3  # for each
 
 def peak_flops(target: Target) -> float:
     """Return the float32 operations per second of the fastest of many runs on the target's threads, in under a second.
-
-    A multiply-add counts as two.
-    """
+    A multiply-add counts as two."""
     return max(_flops(target, chains) for chains in _CHAINS)
 
 
@@ -65,7 +61,6 @@ _ROWS, _COLUMNS = 2048, 4096  # 32 MiB of weights, each read once: more than a c
 
 
 def calibration_tasks(target: Target) -> Mapping[str, Task]:
-    """Return a square matrix product and a product of a matrix with a vector."""
     return {
         "compute": _matmul("calibration_compute", _SIZE, _SIZE, _SIZE, target),
         "memory": _matmul("calibration_memory", 1, _ROWS, _COLUMNS, target),

@@ -43,10 +43,8 @@ def compile_network(
     output: Path,
     parts: Mapping[str, Built] = MappingProxyType({}),
 ) -> Compiled:
-    """Build the network and write one file: a zip of the shared object, its weights and a JSON manifest.
-
-    `parts` holds, by workload key, chosen candidates as object files, which are linked as they are.
-    """
+    """Build the network and write one file: a zip of the shared object, its weights and a JSON manifest. `parts` holds,
+    by workload key, chosen candidates as object files, which are linked as they are."""
     if parts:
         try:
             return _compile(network, target, chosen, output, parts)
@@ -98,11 +96,9 @@ def _parts(lowered: Lowered, chosen: Mapping[str, Candidate], built: Mapping[str
 def _schedule(
     lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], parts: Mapping[str, CompiledPart]
 ) -> tuple[Any, dict[str, str | None]]:
-    """Put each chosen candidate's program in place of the unscheduled one, where it has no part in `parts`.
-
-    Return the module and the candidate by workload key. A candidate that does not replay to the program its key names
-    is not used: its coverage is None.
-    """
+    """Put each chosen candidate's program in place of the unscheduled one, where it has no part in `parts`. Return the
+    module and the candidate by workload key. A candidate that does not replay to the program its key names is not used:
+    its coverage is None."""
     coverage: dict[str, str | None] = {}
     transforms: dict[str, Transforms] = {}
     for name in lowered.module.get_global_vars():
@@ -144,10 +140,8 @@ def _variant(lowered: Lowered, function: str, target: Target, candidate: Candida
 
 
 def _prepacked(module: Any, target: Target) -> Any:
-    """Split weight packing from the kernels and evaluate it now, on the constants.
-
-    The pass that splits fails on programs with several loop nests, so it sees only those whose weights may be packed.
-    """
+    """Split weight packing from the kernels and evaluate it now, on the constants. The pass that splits fails on
+    programs with several loop nests, so it sees only those whose weights may be packed."""
     others = {
         name: function
         for name, function in module.functions_items()
@@ -202,8 +196,6 @@ def _write(  # noqa: PLR0917 - what a file holds
 
 
 def _linking(config: Mapping[str, Any]) -> Any:
-    """Return what links a target's object files, as `export_library` calls it."""
-
     def link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:
         link([Path(o) for o in ([objects] if isinstance(objects, str) else objects)], Path(output), config)
 

@@ -1,11 +1,9 @@
-"""Numbers as processors have them: what TVM's simplifier and LLVM's flags assume of them is kept from both.
-
-Neither expects NaN or a sum that wraps around: `x == x`, `x < y || y <= x` and `x + 1 > x` become true, `!(x < y)`
-becomes `y <= x`, `x - x` becomes 0, and the largest of numbers begins with the lowest finite one. An index that is read
-from memory may lie anywhere. All this is undone where code is made, after scheduling, for programs are known by how
-they are imported. None of it costs an instruction but the bounds of indices: LLVM narrows arithmetic of twice the width
-again, without the flag that says that it does not wrap around.
-"""
+"""Numbers as processors have them: what TVM's simplifier and LLVM's flags assume of them is kept from both. Neither
+expects NaN or a sum that wraps around: `x == x`, `x < y || y <= x` and `x + 1 > x` become true, `!(x < y)` becomes `y
+<= x`, `x - x` becomes 0, and the largest of numbers begins with the lowest finite one. An index that is read from
+memory may lie anywhere. All this is undone where code is made, after scheduling, for programs are known by how they are
+imported. None of it costs an instruction but the bounds of indices: LLVM narrows arithmetic of twice the width again,
+without the flag that says that it does not wrap around."""
 
 import math
 from collections.abc import Collection
@@ -95,7 +93,6 @@ class _Value:
         return _T.FloatImm(kind, self._ends[kind, value.value]) if kind and (kind, value.value) in self._ends else value
 
     def of(self, value: Any) -> tuple[Any, bool]:
-        """Return a value, and whether it holds something that is read from memory."""
         kind = type(value)
         given = value.args if kind is tvm.ir.Call else [getattr(value, name) for name in _OPERANDS.get(kind, ())]
         parts = [self.of(self.start(one) if kind is tvm.ir.Call else one) for one in given]  # also the edge of a pool

@@ -1,8 +1,6 @@
-"""Building candidates to shared objects, and running them.
-
-A candidate that rewrites a weight's layout is split: packing turns weights into their packed form once, `main` is what
-runs at each call. The artifact's JSON manifest says how the arguments connect, and how weights are packed.
-"""
+"""Building candidates to shared objects, and running them. A candidate that rewrites a weight's layout is split:
+packing turns weights into their packed form once, `main` is what runs at each call. The artifact's JSON manifest says
+how the arguments connect, and how weights are packed."""
 
 import json
 import re
@@ -38,10 +36,8 @@ _ROUNDING = re.compile(r'"\w+\.(round|floor|ceil|trunc|nearbyint)"')
 
 
 def build(task: Task, candidate: Candidate, directory: Path) -> Built:
-    """Compile a candidate to `directory/<candidate key>-<target key>.so`.
-
-    The reference of a small task is not optimised, for nobody times it: it lies apart, its name ends in `-plain`.
-    """
+    """Compile a candidate to `directory/<candidate key>-<target key>.so`. The reference of a small task is not
+    optimised, for nobody times it: it lies apart, its name ends in `-plain`."""
     path = _object_path(directory, candidate, task).with_suffix(".so")
     optimise = not _is_plain(task, candidate)
     if not optimise:
@@ -52,7 +48,6 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Built:
 
 
 def build_part(task: Task, candidate: Candidate, directory: Path) -> Built:
-    """Compile a candidate to an object file, from which `build` in the same directory goes on."""
     path = _object_path(directory, candidate, task)
     if not path.exists() or not path.with_suffix(".json").exists():
         _make(task, candidate, path, keep_object=True)
@@ -96,7 +91,6 @@ def _make(task: Task, candidate: Candidate, path: Path, *, keep_object: bool, op
 
 @contextmanager
 def _object(kept: Path, *, keep: bool) -> Iterator[Path]:
-    """Yield where to write an object file that is `kept`, or gone with the block."""
     if keep:
         with replacing(kept) as part:
             yield part
@@ -106,7 +100,6 @@ def _object(kept: Path, *, keep: bool) -> Iterator[Path]:
 
 
 def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: bool) -> dict[str, Any]:
-    """Write a candidate's object file and return its manifest."""
     entry = f"{_UNFIT.sub('_', task.workload.name)}_{candidate.key}"
     split = split_prepack(scheduled_module(task, candidate), task, entry)
     target = task.target if optimise else replace(task.target, config={**task.target.config, "opt-level": 0})

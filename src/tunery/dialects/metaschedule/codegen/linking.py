@@ -23,10 +23,8 @@ _PAUSE = {"x86_64": "pause", "aarch64": "yield"}
 
 
 def link(sources: Sequence[Path], destination: Path, config: Mapping[str, object]) -> None:
-    """Link object files of a target, with our parallel regions, to a shared object.
-
-    The linker itself costs a fifth of the compiler driver.
-    """
+    """Link object files of a target, with our parallel regions, to a shared object. The linker itself costs a fifth of
+    the compiler driver."""
     linker = _linker(machine_of(config))
     with tempfile.NamedTemporaryFile(suffix=".o") as support:
         support.write(_support(json.dumps(dict(config)), machine_of(config)))
@@ -39,7 +37,6 @@ def link(sources: Sequence[Path], destination: Path, config: Mapping[str, object
 
 @cache
 def _support(config: str, machine: str) -> bytes:
-    """Return the object file of `loading/native/support.c` for a target."""
     text = Path(loading.__path__[0], "native", "support.ll").read_text(encoding="utf-8")
     target = str(open_target(json.loads(config))).replace("\\", "\\5C").replace('"', "\\22")
     with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:

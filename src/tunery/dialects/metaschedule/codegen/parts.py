@@ -1,9 +1,7 @@
 """What a network's functions were given: constants transformed for their variants, and kernels compiled before.
-
 Verification builds the very program that the network runs. Its object file holds the same code under a name of its own,
 and its manifest says how the arguments connect, so neither the schedule nor the code need be made again: calls get
-packed weights, the code is linked.
-"""
+packed weights, the code is linked."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -70,11 +68,9 @@ class _Arguments(PyExprMutator):  # type: ignore[misc] # TVM has no types
 @dataclass(frozen=True)
 class CompiledPart:
     """A compiled kernel: where its code is, what it is called there, and how a workload's arguments become its own.
-
     `transforms` names transformations of arguments by index; `packing` says, per packed array, its shape, its source
     argument and its index expressions; `call` names each input of the kernel: an argument, or -1-i for packed array i;
-    `left_out` says what the search that found it did without, and why.
-    """
+    `left_out` says what the search that found it did without, and why."""
 
     path: Path
     entry: str
@@ -85,7 +81,6 @@ class CompiledPart:
 
     @property
     def constants(self) -> dict[int, str]:
-        """The arguments that must be constants, as keys."""
         return dict(self.transforms) | {source: "" for _, source, _ in self.packing}
 
 
@@ -116,9 +111,7 @@ def usable(module: Any, name: str, part: CompiledPart) -> bool:
 
 def take_over(module: Any, parts: Mapping[str, CompiledPart]) -> tuple[Any, list[Weight]]:
     """Return the module with the named functions' calls going to their parts, and the weights that its `main` takes.
-
-    They come after its inputs, in this order; other constants stay in the module.
-    """
+    They come after its inputs, in this order; other constants stay in the module."""
     rewriter = _Calls(module, parts)
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):

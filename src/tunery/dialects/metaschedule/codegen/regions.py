@@ -1,7 +1,5 @@
-"""What a parallel loop is worth: its turns, and a rough time of one, told to `loading/native/support.c` before it.
-
-A loop that takes less than waking a thread does is no parallel one.
-"""
+"""What a parallel loop is worth: its turns, and a rough time of one, told to `loading/native/support.c` before it. A
+loop that takes less than waking a thread does is no parallel one."""
 
 import math
 from typing import Any
@@ -23,7 +21,6 @@ NANOSECONDS = "tunery.ns"
 
 
 def estimate_regions(module: Any) -> Any:
-    """Return the module with such estimates before the parallel loops of its tensor programs."""
     changed = module
     for name, program in module.functions_items():
         if isinstance(program, tvm.tirx.PrimFunc):

@@ -1,8 +1,6 @@
-"""A scheduled program, split: packing turns weights into the layout that the kernel wants; the entry is what runs.
-
-A rewritten layout is a permutation, so no code need be compiled to apply it: that took a fifth of a candidate's build.
-NumPy applies it from its index expressions, kept as nested lists that JSON can hold.
-"""
+"""A scheduled program, split: packing turns weights into the layout that the kernel wants; the entry is what runs. A
+rewritten layout is a permutation, so no code need be compiled to apply it: that took a fifth of a candidate's build.
+NumPy applies it from its index expressions, kept as nested lists that JSON can hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +15,8 @@ from tunery.domain import Task
 
 
 def read_packing(function: Any) -> dict[str, tuple[str, list[Index]]] | None:
-    """Return, per packed parameter of a packing PrimFunc, its source parameter and its index expressions.
-
-    The axes of the source are named `0`, `1`, ... None where the function is anything but plain permutations.
-    """
+    """Return, per packed parameter of a packing PrimFunc, its source parameter and its index expressions. The axes of
+    the source are named `0`, `1`, ... None where the function is anything but plain permutations."""
     found: dict[str, tuple[str, list[Index]]] = {}
     root = function.body.block.body if isinstance(function.body, tvm.s_tir.SBlockRealize) else function.body
     for nest in root.seq if isinstance(root, tvm.tirx.SeqStmt) else [root]:
@@ -66,8 +62,7 @@ class Split:
     """A scheduled program ready to build. `prepack_inputs` are indices of the task's arguments; `packed` the shapes and
     dtypes prepacking produces; `call` names each argument of the entry: an argument index, or -1-i for packed array i;
     `packing` is, per packed array, its source argument and index expressions, empty where packing must be compiled;
-    `weights` are the places in `call` of the network's constant matrices.
-    """
+    `weights` are the places in `call` of the network's constant matrices."""
 
     module: Any
     prepack_inputs: tuple[int, ...]

@@ -54,7 +54,6 @@ def differing_nodes(graph: Graph, native: Sequence[int], inputs: Values, run: Ru
 
 
 def _parts(graph: Graph, nodes: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the nodes in parts whose values fit into memory."""
     part: list[int] = []
     taken = 0
     for at in nodes:
@@ -70,7 +69,6 @@ def _parts(graph: Graph, nodes: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _recorded(graph: Graph, nodes: Sequence[int], inputs: Values) -> dict[str, Array]:
-    """Return what ONNX Runtime gives these nodes, and what it makes of it."""
     names = dict.fromkeys(name for at in nodes for name in (*graph.reads[at], *graph.nodes[at].output) if name)
     wanted = [name for name in names if name in graph.producer and graph.is_number_tensor(name)]
     model = onnx.ModelProto()
@@ -83,10 +81,8 @@ def _recorded(graph: Graph, nodes: Sequence[int], inputs: Values) -> dict[str, A
 
 
 def _apart(graph: Graph, nodes: Sequence[int], values: Values) -> tuple[onnx.ModelProto, list[str], list[str]]:
-    """Return a model of these nodes side by side, and the names of what it is given and of what it makes.
-
-    Small whole numbers that are computed (shapes, axes) are constants: an importer has to know them.
-    """
+    """Return a model of these nodes side by side, and the names of what it is given and of what it makes. Small whole
+    numbers that are computed (shapes, axes) are constants: an importer has to know them."""
     model = onnx.ModelProto(ir_version=graph.model.ir_version, functions=graph.model.functions)
     model.opset_import.extend(graph.model.opset_import)
     model.graph.name = "apart"

@@ -111,7 +111,6 @@ class SteeringModel:
         self._known.clear()
 
     def look(self, context: Any, schedules: Sequence[Any], keys: Sequence[str]) -> None:
-        """Compute the features of programs, by which they can be scored from now on."""
         if schedules:
             self._features.rows(context, [meta_schedule.MeasureCandidate(each, []) for each in schedules], keys)
 

@@ -29,10 +29,8 @@ _TOO_LARGE = "exceeds range of int32"
 
 
 def tasks_of(lowered: Lowered, target: Target) -> list[Task]:
-    """Return the unique tasks with their weights, heaviest work first; functions never called are left out.
-
-    A function with symbolic shapes cannot be measured and is left out too.
-    """
+    """Return the unique tasks with their weights, heaviest work first; functions never called are left out. A function
+    with symbolic shapes cannot be measured and is left out too."""
     found: dict[str, Task] = {}
     for name, (_, key) in lowered.functions.items():
         weight = lowered.calls.get(name, 0)
@@ -77,10 +75,8 @@ def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | No
 
 
 def _remarked(lowered: Lowered, name: str) -> Any:
-    """Return a function's module with what its network was lowered without, which is no part of its key.
-
-    Of the layout only convolutions say so.
-    """
+    """Return a function's module with what its network was lowered without, which is no part of its key. Of the layout
+    only convolutions say so."""
     module, _ = lowered.functions[name]
     left_out = {rule: why for rule, why in lowered.left_out.items() if rule != CHANNELS_LAST or "conv2d" in name}
     return module.with_attr(REMARK, json.dumps(left_out, sort_keys=True)) if left_out else module

@@ -1,11 +1,9 @@
-"""Constants that are only moved or selected, and arithmetic with them, folded with NumPy.
-
-`FoldConstant` compiles a program for every constant expression it meets. Most of these reorder a weight for the layout
-that `ConvertLayout` chose, or guard a Clip's bound against NaN: 10 of the 12 s in which MobileNetV2 was lowered. Each
-Gather counts a negative index from the end of a known shape: 7 of the 8 s of a vision transformer. Each normalisation
-that no convolution takes in has the root of its variance: 2.6 of the 5.6 s of a LeViT. Constants that are quantised
-and back took 11 of the 20 s of a BERT. What is computed here is rounded as a program does: each step to the nearest.
-"""
+"""Constants that are only moved or selected, and arithmetic with them, folded with NumPy. `FoldConstant` compiles a
+program for every constant expression it meets. Most of these reorder a weight for the layout that `ConvertLayout`
+chose, or guard a Clip's bound against NaN: 10 of the 12 s in which MobileNetV2 was lowered. Each Gather counts a
+negative index from the end of a known shape: 7 of the 8 s of a vision transformer. Each normalisation that no
+convolution takes in has the root of its variance: 2.6 of the 5.6 s of a LeViT. Constants that are quantised and back
+took 11 of the 20 s of a BERT. What is computed here is rounded as a program does: each step to the nearest."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,7 +73,6 @@ def _cast(call: Any, data: Array) -> Array | None:
 
 
 def _itself(_: Any, data: Array) -> Array:
-    """Return what only gets another shape, whatever the further arguments say of that shape."""
     return data
 
 

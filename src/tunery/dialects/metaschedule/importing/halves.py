@@ -1,7 +1,5 @@
-"""Half precision computed in single, as ONNX Runtime does, where a processor has no arithmetic for it.
-
-There LLVM converts before and after each operation, and vectors are half empty: a MobileNet took 15 times as long.
-"""
+"""Half precision computed in single, as ONNX Runtime does, where a processor has no arithmetic for it. There LLVM
+converts before and after each operation, and vectors are half empty: a MobileNet took 15 times as long."""
 
 from collections.abc import Mapping
 
@@ -21,7 +19,6 @@ _FEATURES = ("avx512fp16", "fullfp16")
 
 
 def has_halves(target: object) -> bool:
-    """Return whether a target computes in half precision."""
     return any(tvm.target.codegen.target_has_features(feature, target) for feature in _FEATURES)
 
 
@@ -77,7 +74,6 @@ def _cast(source: str, made: str, kind: int) -> onnx.NodeProto:
 
 
 def _bound(node: onnx.NodeProto) -> None:
-    """Write down the ends that a Clip has by its type."""
     given = {one.name for one in node.attribute}
     for at, name, end in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
         if name not in given and not any(node.input[at : at + 1]):

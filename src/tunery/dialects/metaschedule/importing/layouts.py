@@ -81,10 +81,8 @@ _PLACES = 2
 
 
 def interleave_phases(module: Any) -> Any:
-    """Return the module with its channels-last transposed convolutions rewritten.
-
-    Those with groups, dilations or weights that are no constants are computed channels first, as TVM can.
-    """
+    """Return the module with its channels-last transposed convolutions rewritten. Those with groups, dilations or
+    weights that are no constants are computed channels first, as TVM can."""
     return _rewritten(module, phases=True)
 
 
@@ -165,10 +163,8 @@ _RANK = 4
 
 
 def sink_layouts(module: Any) -> Any:
-    """Return the module with shuffles, splits and concatenations of channels done channels last.
-
-    Only where they lie between conversions from and to channels last.
-    """
+    """Return the module with shuffles, splits and concatenations of channels done channels last. Only where they lie
+    between conversions from and to channels last."""
     return rewritten(_Sinker(module), module)
 
 
@@ -213,7 +209,6 @@ class _Sinker(PyExprMutator):  # type: ignore[misc] # TVM has no types
         return list(value.fields) if isinstance(value, relax.Tuple) else []
 
     def _shuffled(self, bound: Any) -> Any:
-        """Return the twin of `reshape(permute_dims(reshape(x)))` that transposes groups of channels."""
         permuted: Any = self.lookup_binding(bound.args[0]) if isinstance(bound.args[0], relax.Var) else None
         if _axes(permuted) != _SHUFFLED or not isinstance(permuted.args[0], relax.Var):
             return None

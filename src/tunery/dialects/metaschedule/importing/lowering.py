@@ -1,7 +1,5 @@
-"""From a prepared ONNX file to fused tensor programs, in the layout that tunes best.
-
-Extraction and compilation both run exactly this, so what was tuned is what is compiled.
-"""
+"""From a prepared ONNX file to fused tensor programs, in the layout that tunes best. Extraction and compilation both
+run exactly this, so what was tuned is what is compiled."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -83,10 +81,8 @@ class Lowered:
 
 
 def lower(network: Network, target: Target) -> Lowered:
-    """Import, fold, lay out, legalise and fuse a network; what TVM does not take of it is left to ONNX Runtime.
-
-    That is what rules know of, else what fails when it is tried alone, else the whole network.
-    """
+    """Import, fold, lay out, legalise and fuse a network; what TVM does not take of it is left to ONNX Runtime. That is
+    what rules know of, else what fails when it is tried alone, else the whole network."""
     graph = Graph(with_mapped_weights(Path(network.path)))
     reasons = foreign_nodes(graph, network.elsewhere)
     try:
@@ -109,7 +105,6 @@ def lower(network: Network, target: Target) -> Lowered:
 
 
 def _objection(alone: onnx.ModelProto, target: Target) -> str:
-    """Return what TVM has against a model of one node."""
     try:
         _lowered(_imported(alone, target), target, {}, channels_last=False)
     except Exception as error:  # noqa: BLE001
@@ -118,7 +113,6 @@ def _objection(alone: onnx.ModelProto, target: Target) -> str:
 
 
 def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lowered:
-    """Lower the network, with the nodes in `reasons` in segments."""
     model, segments = split(graph, reasons) if reasons else (graph.model, [])
     module = _imported(model, target, segments)
     left_out: dict[str, str] = {}
@@ -138,10 +132,8 @@ def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lo
 
 
 def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment] = ()) -> Any:
-    """Return TVM's module of an ONNX model, without its check of the model; with quantised products in integers.
-
-    The check copies all weights three times, and all that follows is a warning; ONNX Runtime has taken the file.
-    """
+    """Return TVM's module of an ONNX model, without its check of the model; with quantised products in integers. The
+    check copies all weights three times, and all that follows is a warning; ONNX Runtime has taken the file."""
     from tvm.relax.frontend.onnx import from_onnx
 
     check = replaceable(onnx.checker, "check_model", "model")
@@ -250,10 +242,8 @@ def _refuse_leftovers(module: Any) -> None:
 
 
 def _limit_layout_freedom(module: Any) -> Any:
-    """Keep the freedom to rewrite a constant's layout only where it is a weight matrix.
-
-    Of a table that is looked up in, TVM would take one row for the whole.
-    """
+    """Keep the freedom to rewrite a constant's layout only where it is a weight matrix. Of a table that is looked up
+    in, TVM would take one row for the whole."""
     for name, function in list(module.functions_items()):
         if not isinstance(function, tvm.tirx.PrimFunc) or "layout_free_buffers" not in (function.attrs or {}):
             continue

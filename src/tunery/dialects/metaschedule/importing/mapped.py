@@ -1,7 +1,5 @@
-"""Weights that lie in a file beside the model: mapped, so that an import neither reads nor copies them.
-
-Reading them made four copies of a model of 2.4 GB at once, before anything was compiled.
-"""
+"""Weights that lie in a file beside the model: mapped, so that an import neither reads nor copies them. Reading them
+made four copies of a model of 2.4 GB at once, before anything was compiled."""
 
 from pathlib import Path
 from typing import Any
@@ -32,11 +30,9 @@ def array_of(tensor: onnx.TensorProto) -> Array:
 
 
 def tensor_of(tensor: onnx.TensorProto) -> Any:
-    """Return such a weight as a constant of TVM's."""
     array = array_of(tensor)
     return library.shared(array) if array.dtype.isbuiltin == 1 else library.tensor(array)
 
 
 def read_in(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return a weight with its value in it, wherever it lies."""
     return onnx.numpy_helper.from_array(array_of(tensor), tensor.name) if uses_external_data(tensor) else tensor

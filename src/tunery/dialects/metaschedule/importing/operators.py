@@ -1,7 +1,6 @@
 """ONNX operators that are imported by our own rules, because TVM's lack them or give other values than ONNX Runtime.
-
-Each rule is a converter as TVM's importer has them, by ONNX's name; the definitions are ONNX's operator specification.
-"""
+Each rule is a converter as TVM's importer has them, by ONNX's name; the definitions are ONNX's operator
+specification."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
-"""Special values that native forms of operators do not keep as ONNX Runtime has them; all others keep all.
-
-Where its result is tested for NaN, an operator that does not keep NaN runs in ONNX Runtime. `docs/limits.md` lists the
-same, a property test holds every other operator to it.
-"""
+"""Special values that native forms of operators do not keep as ONNX Runtime has them; all others keep all. Where its
+result is tested for NaN, an operator that does not keep NaN runs in ONNX Runtime. `docs/limits.md` lists the same, a
+property test holds every other operator to it."""
 
 from collections.abc import Iterable, Mapping
 from enum import Flag, auto
@@ -27,7 +25,6 @@ NOT_KEPT: Mapping[str, Special] = {
 
 
 def lost_by(operators: Iterable[str]) -> tuple[str, ...]:
-    """Say which special values these operators may lose, and which of them."""
     lost = {operator: NOT_KEPT[operator] for operator in sorted({*operators} & NOT_KEPT.keys())}
     found = {"NaN": Special.NAN, "an infinity": Special.INFINITIES}
     by = {name: [operator for operator, one in lost.items() if kind in one] for name, kind in found.items()}

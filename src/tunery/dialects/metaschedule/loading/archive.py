@@ -1,7 +1,6 @@
 """A compiled network's file: a zip of a shared object, weights, and a manifest of what it needs and what it must be.
-
-The library is checked before the linker sees it: one that was cut short would end the process, one for another TVM may.
-"""
+The library is checked before the linker sees it: one that was cut short would end the process, one for another TVM
+may."""
 
 import json
 import shlex
@@ -37,10 +36,8 @@ _OF_SHAPE = ("digest", "inputs", "outputs")
 def manifest_of(
     network: Network, target: Target, coverage: Mapping[str, str | None], kernels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return what a file says of its network.
-
-    `coverage` maps workload keys to the candidates that were used, `kernels` the library's functions to workload keys.
-    """
+    """Return what a file says of its network. `coverage` maps workload keys to the candidates that were used, `kernels`
+    the library's functions to workload keys."""
     return {
         "dialect": target.dialect,
         "network": network.name,
@@ -62,9 +59,7 @@ def write_archive(
     segments: Sequence[bytes] = (),
 ) -> str:
     """Write `code`, the weights, the models of segments and the manifest, with the versions it needs, to a new file.
-
-    Return the file's SHA-256. The manifest has the segments' lengths; they are written one behind the other.
-    """
+    Return the file's SHA-256. The manifest has the segments' lengths; they are written one behind the other."""
     whole = {"format": FORMAT, **manifest, "versions": library.versions()}
     with new_archive(file) as archive:
         if weights:
@@ -105,7 +100,6 @@ def read_archive(
 
 
 def _read_segments(archive: Archive) -> list[bytes]:
-    """Return the models, whose digest is the manifest's."""
     lengths = archive.manifest["segments"]
     if not isinstance(lengths, list) or not all(type(length) is int and length > 0 for length in lengths):
         raise ArchiveError("the lengths of its segments are no numbers")
@@ -179,7 +173,6 @@ def _check(parts: Sequence[Archive]) -> None:
 
 
 def _check_alike(part: Archive, first: Archive, shared: Sequence[str]) -> None:
-    """Check that two parts have facts in common, and the newest format."""
     if part.manifest["format"] != FORMAT:
         raise UsageError(f"{part.path} is of an earlier version; write it again with `tunery compile`, then combine")
     odd = next((name for name in shared if part.manifest[name] != first.manifest[name]), "")

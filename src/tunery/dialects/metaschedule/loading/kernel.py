@@ -39,10 +39,8 @@ def _load_library(path: Path) -> Any:
 
 
 def _is_whole(path: Path) -> bool:
-    """Tell whether a shared object goes to its end, where a linker puts the table of sections.
-
-    The system's loader takes a shorter one as it is, and the process dies at the first access to what is missing.
-    """
+    """Tell whether a shared object goes to its end, where a linker puts the table of sections. The system's loader
+    takes a shorter one as it is, and the process dies at the first access to what is missing."""
     with path.open("rb") as file:
         head = file.read(_ELF_HEAD.size)
     if len(head) < _ELF_HEAD.size:

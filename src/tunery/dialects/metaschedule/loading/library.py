@@ -1,7 +1,5 @@
-"""TVM's runtime library, which is all that a compiled network needs: 3 MB, without the compiler's 260 and its LLVM.
-
-It is TVM's where that is installed, so that both may be in one process, in any order; else the one in tunery's wheel.
-"""
+"""TVM's runtime library, which is all that a compiled network needs: 3 MB, without the compiler's 260 and its LLVM. It
+is TVM's where that is installed, so that both may be in one process, in any order; else the one in tunery's wheel."""
 
 import ctypes
 import importlib.util
@@ -38,7 +36,6 @@ def _import_ffi() -> Any:
 
 
 def runtime_library() -> Path:
-    """Return where TVM's runtime library is."""
     found = importlib.util.find_spec("tvm")
     places = [Path(found.origin or "").parent / "lib"] if found else []
     for place in (*places, _OURS):
@@ -67,7 +64,6 @@ _load_library = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
 
 
 def empty(shape: Sequence[int], dtype: str) -> Any:
-    """Return a new tensor of TVM's on the CPU, whose values are anything."""
     return _allocate(tvm_ffi.Shape(tuple(shape)), tvm_ffi.dtype(dtype), tvm_ffi.device("cpu", 0), None)
 
 
@@ -78,21 +74,18 @@ def tensor(array: Array) -> Any:
 
 
 def write(destination: Any, array: Array) -> None:
-    """Write an array's values to a tensor of its shape and dtype."""
     if array.size:
         whole = np.ascontiguousarray(array)
         _fill(destination, ctypes.c_void_p(whole.ctypes.data), whole.nbytes)
 
 
 def shared(array: Array) -> Any:
-    """Return a tensor in an array's memory, which it keeps."""
     if array.ctypes.data % ALIGNMENT:
         return tensor(array)
     return tvm_ffi.from_dlpack(array)
 
 
 def foreign(buffer: object) -> Any:
-    """Return a tensor in the memory of a buffer that speaks DLPack."""
     return tvm_ffi.from_dlpack(buffer)
 
 
@@ -109,14 +102,12 @@ class Input:
         self._array[...] = array
 
     def place(self, array: Array) -> None:
-        """Have compiled code read an array where it is, if it may, until `reset`."""
         if array.nbytes >= _LARGE and array.flags.c_contiguous and not array.ctypes.data % ALIGNMENT:
             self._address.value = array.ctypes.data
         else:
             self._array[...] = array
 
     def reset(self) -> None:
-        """Have compiled code read the buffer again, which is freed by its address."""
         self._address.value = self._own
 
 
@@ -145,7 +136,6 @@ def view(source: Any) -> Array:
 
 
 def read(source: Any) -> Array:
-    """Return a tensor's values as a new array."""
     dtype = str(source.dtype)
     made: Array = np.empty(tuple(source.shape), _numpy(dtype))
     if made.size:
@@ -167,7 +157,6 @@ def _numpy(dtype: str) -> Any:
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
-    """Let code of TVM's call a function by its name."""
     tvm_ffi.register_global_func(name, function, override=True)
 
 
@@ -191,7 +180,6 @@ class VirtualMachine:
         return found
 
     def watched(self, function: str, watch: Callable[..., int]) -> Callable[..., Any]:
-        """Return a function of which `watch` is called before and after each call that it makes."""
         self._module["set_instrument"](watch)
         found: Callable[..., Any] = self._module[function]
         return found
@@ -208,5 +196,4 @@ def load_unnamed(path: Path) -> Any:
 
 
 def set_threads(library: Any, threads: int) -> None:
-    """Have the parallel regions of a library's code take at most so many threads."""
     library.get_function("tunery_threads", query_imports=True)(threads)

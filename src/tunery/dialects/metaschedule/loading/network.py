@@ -72,7 +72,6 @@ class TvmNetwork(CompiledNetwork):
         return context
 
     def begin_anew(self) -> None:
-        """Forget, in a process that was forked, the threads that were calling, and what they used."""
         idle, self._idle = self._idle, SimpleQueue()
         self._contexts = weakref.WeakSet()
         while not idle.empty():
@@ -156,10 +155,8 @@ class TvmNetwork(CompiledNetwork):
         return by_workload
 
     def _workload_of(self, name: str) -> str:
-        """Return the key of the workload that a kernel computes, its name if it is none's.
-
-        One that was built as a part is called by its candidate's key; of others the name tells what became of weights.
-        """
+        """Return the key of the workload that a kernel computes, its name if it is none's. One that was built as a part
+        is called by its candidate's key; of others the name tells what became of weights."""
         function = name
         for suffix in _SUFFIXES:
             function = function.removesuffix(suffix)
@@ -183,7 +180,6 @@ class _Context:
         self.call = machine.bound("main", self.arguments)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the outputs."""
         if not self._outputs.known:
             self.fill(arrays)
             start = time.perf_counter()
@@ -203,7 +199,6 @@ class _Context:
                 buffer.reset()
 
     def time(self, arrays: Sequence[Array], calls: int) -> float:
-        """Return the seconds that so many calls took."""
         self.fill(arrays)
         run = self.call
         with self.segments:
@@ -213,7 +208,6 @@ class _Context:
         return (time.perf_counter_ns() - start) * 1e-9
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """Copy the inputs to where calls read them."""
         for buffer, array in zip(self._buffers, arrays, strict=True):
             buffer.copy(array)
 
@@ -255,7 +249,6 @@ class _Forks:
         self.done = threading.Event()
 
     def watch(self, network: TvmNetwork) -> None:
-        """Have forks wait for a network's calls from now on."""
         with self._one:  # while no fork looks through them
             self._networks.add(network)
 
@@ -268,7 +261,6 @@ class _Forks:
             time.sleep(1e-4)
 
     def end(self) -> None:
-        """Let calls go on, in the parent."""
         if threading.get_ident() not in self.threads:
             return  # a signal has ended `begin` while another thread was forking
         self.threads.pop()
@@ -277,7 +269,6 @@ class _Forks:
         self._one.release()
 
     def begin_anew(self) -> None:
-        """Let calls begin in the child, which has none of its parent's."""
         networks = list(self._networks)
         self.__init__()  # type: ignore[misc]
         for network in networks:
@@ -286,11 +277,9 @@ class _Forks:
 
 
 class SegmentCalls:
-    """The segments of one compiled network, as sessions of ONNX Runtime with so many threads.
-
-    Inputs are read where they are. Outputs are written where TVM reads them; those of a segment with an output whose
-    size depends on the data are copied.
-    """
+    """The segments of one compiled network, as sessions of ONNX Runtime with so many threads. Inputs are read where
+    they are. Outputs are written where TVM reads them; those of a segment with an output whose size depends on the data
+    are copied."""
 
     def __init__(self, models: Sequence[bytes], threads: int) -> None:
         self._sessions = [_Session(model, threads) for model in models]
@@ -298,7 +287,6 @@ class SegmentCalls:
             _register(number)
 
     def another(self) -> "SegmentCalls":
-        """Return the same segments for calls at the same time as these."""
         made = copy(self)
         made._sessions = [session.another() for session in self._sessions]
         return made
@@ -320,7 +308,6 @@ class SegmentCalls:
 
 
 def _register(number: int) -> None:
-    """Let TVM's code call segment `number` of the network that the calling thread is running."""
     if number not in _registered:
         library.register(f"{SEGMENT}{number}", lambda *given: _current.segments.run(number, given))
         _registered.add(number)

@@ -1,8 +1,6 @@
-"""What is done to a variant's weights once, when a file is written or a kernel loaded: transformed, then packed.
-
-A transformation computes others from them (Winograd's products, padding, the order of dot products). Packing permutes
-them, told by index expressions as nested lists that JSON can hold.
-"""
+"""What is done to a variant's weights once, when a file is written or a kernel loaded: transformed, then packed. A
+transformation computes others from them (Winograd's products, padding, the order of dot products). Packing permutes
+them, told by index expressions as nested lists that JSON can hold."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +25,6 @@ Matrix = npt.NDArray[np.float64]
 
 
 def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[Array]:
-    """Return the arguments a variant takes, given the workload's."""
     done = list(arrays)
     for index, name in transforms.items():
         [kind] = [make for prefix, make in _KINDS.items() if name.startswith(prefix)]
@@ -62,7 +59,6 @@ def _for_tiles(weights: Array, name: str) -> Array:
 
 
 def from_tiles(array: Array, shape: tuple[int, ...], name: str) -> Array:
-    """Return the weights of `shape` that were transformed for tiles."""
     panels, groups, lanes = map(int, name.removeprefix(TILES).split("x"))
     columns, steps = shape[-1] // groups, array.shape[1]
     vectors = -(-columns // lanes)
@@ -135,10 +131,8 @@ OPERATORS = {
 
 
 def pack(source: Array, shape: tuple[int, ...], indices: list[Index], empty: Callable[..., Array] = np.empty) -> Array:
-    """Return `source` written to an array of `shape` at the given indices of its elements; the rest is zero.
-
-    An array that has no rest is one that `empty` gives for a shape and a type.
-    """
+    """Return `source` written to an array of `shape` at the given indices of its elements; the rest is zero. An array
+    that has no rest is one that `empty` gives for a shape and a type."""
     places = _places(source.shape, indices)
     order = _split_axes(source.shape, shape, places)
     if order is not None:  # a transposition, which is several times faster than writing element by element
@@ -162,10 +156,8 @@ def _places(shape: tuple[int, ...], indices: list[Index]) -> list[Any]:
 
 
 def _split_axes(source: tuple[int, ...], shape: tuple[int, ...], places: list[Any]) -> list[int] | None:
-    """Return the target's dimensions in the order in which they split the source's axes; None if they do not.
-
-    They do if the digits of each axis's index, in a mixed radix, are the indices of some dimensions of their own.
-    """
+    """Return the target's dimensions in the order in which they split the source's axes; None if they do not. They do
+    if the digits of each axis's index, in a mixed radix, are the indices of some dimensions of their own."""
     if math.prod(source) != math.prod(shape):
         return None
     order: list[int] = []

@@ -1,8 +1,6 @@
-"""A network's weights, kept beside its code: the file holds them as kernels take them, and loading maps them.
-
-As constants of the program they were packed, serialised, linked, hashed and read again with it, and those of Winograd's
-convolutions are up to four times as large as the model's.
-"""
+"""A network's weights, kept beside its code: the file holds them as kernels take them, and loading maps them. As
+constants of the program they were packed, serialised, linked, hashed and read again with it, and those of Winograd's
+convolutions are up to four times as large as the model's."""
 
 import hashlib
 import json
@@ -41,9 +39,7 @@ _PLAIN = tuple(np.dtype(code) for code in "?bhilqBHILQefd")
 @dataclass(frozen=True, eq=False)
 class Weight:
     """One argument of a kernel: the model's array, how a variant transforms it ("": not), and how it is packed.
-
-    `packing` is the packed array's shape and its index expressions, None where the kernel reads it as it is.
-    """
+    `packing` is the packed array's shape and its index expressions, None where the kernel reads it as it is."""
 
     array: Array
     transform: str = ""
@@ -51,7 +47,6 @@ class Weight:
 
     @property
     def apart(self) -> bool:
-        """Whether it is worth a place beside the code, and NumPy alone can read it."""
         return self.array.size >= _LEAST and self.array.dtype in _PLAIN
 
     @property
@@ -61,7 +56,6 @@ class Weight:
 
     @cached_property
     def halves(self) -> bool:
-        """Whether the numbers are those of a model in half precision, which is computed in single."""
         return _halves(self.array) is not None
 
     @property
@@ -101,11 +95,9 @@ class _Room:
 
 
 def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collection[int] | None = None) -> dict[str, Any]:
-    """Write the arrays as kernels take them, one that several share once; return what the manifest says of them.
-
-    Those that become much larger for their kernels may be written as the model has them, and prepared on loading: all
-    but those whose identities are in `kept`, where that is given.
-    """
+    """Write the arrays as kernels take them, one that several share once; return what the manifest says of them. Those
+    that become much larger for their kernels may be written as the model has them, and prepared on loading: all but
+    those whose identities are in `kept`, where that is given."""
     kept = _worth_preparing(weights) if kept is None else kept
     room = _Room()
     places: dict[tuple[int, str, str], int] = {}  # by the array's identity: the weights keep all of them
@@ -136,17 +128,14 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collectio
 
 
 def _told_of(weight: Weight) -> dict[str, Any]:
-    """Return how an array was prepared, for those who want the model's."""
     packing = list(weight.packing) if weight.packing else None
     return {"shape": list(weight.array.shape), "transform": weight.transform, "packing": packing}
 
 
 def write_shared(file: MemberWriter, targets: Sequence[tuple[memoryview, Sequence[Mapping[str, Any]]]]) -> list[Any]:
-    """Write the weights of one network for several targets, each array once; return what to say of them, by target.
-
-    An array that all take in the same form is written so, others as the model has them, and prepared on loading. What
-    Winograd's transform made cannot be undone to the last bit: that is written for each of its sizes.
-    """
+    """Write the weights of one network for several targets, each array once; return what to say of them, by target. An
+    array that all take in the same form is written so, others as the model has them, and prepared on loading. What
+    Winograd's transform made cannot be undone to the last bit: that is written for each of its sizes."""
     arrays: dict[tuple[Any, ...], Array] = {}
     forms: dict[int, set[str]] = {}
     weights = []
@@ -183,7 +172,6 @@ def _original(memory: memoryview, entry: Mapping[str, Any]) -> tuple[Weight, boo
 
 
 def _worth_preparing(weights: Sequence[Weight]) -> set[int]:
-    """Return the identities of the weights that are written as their kernels take them."""
     sizes = [(weight.prepared_bytes, weight.original_bytes, id(weight)) for weight in weights]
     room = _MOST_STORED * sum(before for _, before, _ in sizes)
     kept = set()

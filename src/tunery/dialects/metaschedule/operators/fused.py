@@ -28,10 +28,8 @@ class _Step:
 def steps_behind(
     program: NestedProgram, nests: Sequence[Nest], result: int, order: Sequence[int], names: Mapping[int, str]
 ) -> list[str]:
-    """Return the steps that nests take from a result, element by element, as an operator key has them.
-
-    `order` has the dimensions of the result as the key tells its shape; `names` has the key's own tensors.
-    """
+    """Return the steps that nests take from a result, element by element, as an operator key has them. `order` has the
+    dimensions of the result as the key tells its shape; `names` has the key's own tensors."""
     found = _Chain(program, result, order, names)
     for nest in nests:
         found.follow(nest)
@@ -63,7 +61,6 @@ class _Chain:
         self._results[nest.output] = self._operand(nest.value)
 
     def texts(self) -> list[str]:
-        """Return the steps as text."""
         steps = _clipped(self._steps)
         found = []
         for place, step in enumerate(steps, 1):

@@ -21,10 +21,8 @@ _HUGE = 1e30
 @dataclass(frozen=True)
 class Heavy:
     """An operator with its tensors and attributes; `nests` of the program are it, and `result` is what they compute.
-
     `order` has the output's axes as ONNX has them: by their number in the program. `names` has the tensors that are
-    parameters of the program.
-    """
+    parameters of the program."""
 
     kind: str
     tensors: Mapping[str, tuple[Sequence[int], str]]
@@ -58,7 +56,6 @@ class _Window:
 
 
 def heavy_operator(program: NestedProgram) -> Heavy:
-    """Return the one reduction that a program begins with, maybe of padded data."""
     first = next((i for i, nest in enumerate(program.nests) if nest.reduced), None)
     if first is None or first > 1:
         raise UnknownProgramError
@@ -243,7 +240,6 @@ def _convolution(  # noqa: PLR0917 - what it is made of
 
 
 def _groups(nest: Nest, data: ElementLoad, rest: Sequence[int], channel: int, kernel: int) -> tuple[int, int]:
-    """Return the number of groups, and which dimension of the data has channels."""
     inside, kernels = nest.extents[channel], nest.extents[kernel]
     for dimension in rest:
         factors = dict(data.indices[dimension].factors)
@@ -273,7 +269,6 @@ def _windows(nest: Nest, data: ElementLoad, of_weights: Collection[int]) -> list
 
 
 def _steps(nest: Nest, windows: Sequence[_Window], read: _Data) -> dict[str, Sequence[int]]:
-    """Return the attributes of windows, which are at all places of the padded data."""
     for one in windows:
         last = sum(read.pads[one.dimension]) + read.shape[one.dimension] - 1
         last -= one.dilation * (nest.extents[one.window] - 1)

@@ -19,10 +19,8 @@ from tunery.domain import OperatorKeyError, operator_key
 
 
 def key_of_module(module: Any) -> str | None:
-    """Return the key of what a module with one function computes, None where it is of no form that is known here.
-
-    It is read from the program itself, all of which has to be known: two programs with one key compute the same.
-    """
+    """Return the key of what a module with one function computes, None where it is of no form that is known here. It is
+    read from the program itself, all of which has to be known: two programs with one key compute the same."""
     try:
         program = read_program(module)
         found = _key(program)
@@ -42,7 +40,6 @@ def _key(program: NestedProgram) -> str:
 
 
 def _mean(heavy: Heavy, fused: list[str]) -> str | None:
-    """Return the key of a sum that is divided by the number of its terms."""
     attributes = dict(heavy.attributes)
     if heavy.kind == "reduce_sum":
         terms, kind = math.prod(heavy.tensors["x"][0][axis] for axis in _numbers(attributes["axes"])), "reduce_mean"
@@ -117,7 +114,6 @@ def _transposition(program: NestedProgram) -> str | None:
 
 
 def _elementwise(program: NestedProgram) -> str:
-    """Return the key of steps from the first tensor that is as large as the result."""
     last = program.nests[-1]
     shape = program.tensors[last.output].shape
     source = next((one for nest in program.nests for one in _loads(nest) if _is_whole(program, one, shape)), None)

@@ -69,10 +69,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Nest:
-    """One loop nest, which computes the whole tensor `output`, at the index `places`.
-
-    `extents` are those of its axes, `reduced` the numbers of the axes that are summed up; the sum begins at `initial`.
-    """
+    """One loop nest, which computes the whole tensor `output`, at the index `places`. `extents` are those of its axes,
+    `reduced` the numbers of the axes that are summed up; the sum begins at `initial`."""
 
     name: str
     extents: tuple[int, ...]
@@ -106,7 +104,6 @@ _BINARY = {
 
 
 def read_program(module: Any) -> NestedProgram:
-    """Return the program of a module with one function."""
     return _Reader(module["main"]).program
 
 
@@ -163,7 +160,6 @@ class _Reader:
         return [self._bound(asked)]
 
     def _bound(self, asked: Any) -> Expression:
-        """Return `axis >= n` or `axis < n`, as an operator of the axis' number and n."""
         left, right = asked.a, asked.b
         kind = type(asked).__name__
         if kind == "LE" and isinstance(left, tvm.tirx.IntImm):

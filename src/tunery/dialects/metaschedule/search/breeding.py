@@ -73,7 +73,6 @@ class Breeder:
         return self._random.choice(tilings(extent_of(gene, choices), gene.levels, gene.innermost))
 
     def _mended(self, design: int, choices: list[tuple[int, ...]]) -> Genome:
-        """Return the genome with those tiles drawn anew whose extent an earlier tile has changed."""
         for number, gene in enumerate(self._designs[design]):
             if gene.source and math.prod(choices[number]) != extent_of(gene, choices):
                 choices[number] = self._choice(design, number, choices)
@@ -99,7 +98,6 @@ def _spatial(genes: Sequence[Gene]) -> tuple[int, ...]:
 
 
 def extent_of(gene: Gene, choices: Sequence[tuple[int, ...]]) -> int:
-    """Return what a tile's factors multiply to, given the choices before it."""
     if gene.source is None:
         return gene.extent
     other, place, times = gene.source

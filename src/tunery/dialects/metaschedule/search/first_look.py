@@ -1,8 +1,6 @@
-"""A task's search over its variants; the first look is at the one that led in like tasks, and at no other.
-
-Preparing a search costs as much as some ten candidates, and a 3x3 convolution has four variants. A network is as
-slow as the tasks that nobody has looked at yet, so what is not proposed at once is prepared with the next proposal.
-"""
+"""A task's search over its variants; the first look is at the one that led in like tasks, and at no other. Preparing a
+search costs as much as some ten candidates, and a 3x3 convolution has four variants. A network is as slow as the tasks
+that nobody has looked at yet, so what is not proposed at once is prepared with the next proposal."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,10 +31,8 @@ _FIRST_LOOK = 8  # candidates at most: who asks for more has few tasks
 
 class FirstLook(Proposer):
     """Proposes from `leading` alone once, and from then on from what `whole` makes of what was told until then.
-
     Register tiles lead for as long as they have designs, which are few and need no preparation. A leading search that
-    fails is left to `whole`, which asks all.
-    """
+    fails is left to `whole`, which asks all."""
 
     def __init__(self, leading: Proposer, whole: Callable[[Sequence[Observation]], Proposer]) -> None:
         self._search = leading
@@ -99,11 +95,9 @@ def open_search(
     warm_start: bool,
     generic_only_reason: str | None = None,
 ) -> Proposer:
-    """Return the search of a tunable task; `warm_start` begins with what won for like tasks.
-
-    With a `generic_only_reason` it has the generic variant only, and its candidates say of the others that they
-    were left out for it.
-    """
+    """Return the search of a tunable task; `warm_start` begins with what won for like tasks. With a
+    `generic_only_reason` it has the generic variant only, and its candidates say of the others that they were left out
+    for it."""
     ready: dict[str, SurrogateProposer] = {}
     tiles = {TILES: TileProposer(task, history)} if TILES in variants(task).found else {}
 

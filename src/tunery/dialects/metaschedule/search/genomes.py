@@ -29,12 +29,10 @@ class Genome:
 
 @dataclass(frozen=True, slots=True)
 class Gene:
-    """What may be chosen at one sampling instruction.
-
-    Of a tile, `extent` is the product of its `levels` factors, unless an earlier tile's factor decides that: `source`
-    is that gene, the factor's place and the multiple. Of another, `values` are the choices; of a compute location,
-    `loops` says whose factor (gene and place) is the extent of each loop, None where that is one.
-    """
+    """What may be chosen at one sampling instruction. Of a tile, `extent` is the product of its `levels` factors,
+    unless an earlier tile's factor decides that: `source` is that gene, the factor's place and the multiple. Of
+    another, `values` are the choices; of a compute location, `loops` says whose factor (gene and place) is the extent
+    of each loop, None where that is one."""
 
     kind: str
     levels: int = 1
@@ -65,7 +63,6 @@ class Design:
 
     @cached_property
     def genes(self) -> tuple[Gene, ...]:
-        """What may be chosen at each sampling instruction."""
         return tuple(
             self._location(at) if gene.kind == LOCATION else gene
             for at, gene in zip(self._samples, self.outline, strict=True)
@@ -81,11 +78,8 @@ class Design:
         return tvm.s_tir.Schedule(self._space.module, error_render_level="none")
 
     def settled(self, genome: Genome) -> Genome:
-        """Return the genome as TVM reads it.
-
-        For a compute location it takes the innermost loop up to the one asked for that runs more than once and is not a
-        spatial loop inside a reduction.
-        """
+        """Return the genome as TVM reads it. For a compute location it takes the innermost loop up to the one asked for
+        that runs more than once and is not a spatial loop inside a reduction."""
         genes = self.genes  # first: they tell whether it settles
         if not self._settles:
             return genome
@@ -129,11 +123,8 @@ class Design:
         return schedule, Genome(genome.design, tuple(self._decisions(schedule.trace)))
 
     def _shortcut(self, places: Mapping[int, int]) -> list[Any]:
-        """Return the instructions with compute locations named, not sampled.
-
-        On replay, TVM checks a sampled location against all others that were possible, which took 4.5 of the 5.5 ms of
-        a convolution's trace.
-        """
+        """Return the instructions with compute locations named, not sampled. On replay, TVM checks a sampled location
+        against all others that were possible, which took 4.5 of the 5.5 ms of a convolution's trace."""
         make, kind = tvm.s_tir.schedule.Instruction, tvm.s_tir.schedule.InstructionKind.get
         done: list[Any] = []
         moved: dict[Any, int] = {}
@@ -189,10 +180,8 @@ class Design:
         return [(int(v),) if isinstance(v, int) or not hasattr(v, "__len__") else tuple(map(int, v)) for v in found]
 
     def _ambiguous(self, tried: Sequence[Sequence[tuple[int, ...]]]) -> bool:
-        """Return whether more than one rule explains the extents of a tile in all that was tried.
-
-        An extent that never changed may still be a factor's that has not changed yet.
-        """
+        """Return whether more than one rule explains the extents of a tile in all that was tried. An extent that never
+        changed may still be a factor's that has not changed yet."""
         for number, factors in enumerate(tried[0]):
             steady = len({math.prod(one[number]) for one in tried}) == 1
             if len(factors) > 1 and len(_sources(number, tried)) + steady > 1:
@@ -280,9 +269,7 @@ class Genes(Sequence[tuple[Gene, ...]]):
 
 def _sources(number: int, tried: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, int, int]]:
     """Return the factors of earlier tiles (gene, place, multiple) that a tile's extent has followed in all of them.
-
-    Factors of a tile that has but one form never change, and decide nothing.
-    """
+    Factors of a tile that has but one form never change, and decide nothing."""
     extents = [math.prod(one[number]) for one in tried]
     found = []
     for gene in range(number):

@@ -1,7 +1,5 @@
-"""Which scheduled programs are not worth a build, told from what a search has at hand of them anyway.
-
-A program that unrolls to too much code, and one whose tile no cache holds. Nothing is lowered for it.
-"""
+"""Which scheduled programs are not worth a build, told from what a search has at hand of them anyway. A program that
+unrolls to too much code, and one whose tile no cache holds. Nothing is lowered for it."""
 
 import re
 from functools import lru_cache
@@ -40,11 +38,9 @@ def post_processed(schedule: Any, space: DesignSpace) -> str:
 
 
 def beyond_cache(row: Row, cache_bytes: int) -> str:
-    """Return why a program is hopeless by its features: its tile is summed up in a buffer that no cache holds.
-
-    `row` is a folded one: the first columns are of the store with the most arithmetic. Only a buffer that is allocated
-    anew for each tile counts; a sum that goes straight to the output has none. `cache_bytes` is a thread's share.
-    """
+    """Return why a program is hopeless by its features: its tile is summed up in a buffer that no cache holds. `row` is
+    a folded one: the first columns are of the store with the most arithmetic. Only a buffer that is allocated anew for
+    each tile counts; a sum that goes straight to the output has none. `cache_bytes` is a thread's share."""
     if len(row) < STORE_WIDTH or not cache_bytes or not row[_ANEW] > 1:
         return ""
     size = 2.0 ** float(row[_ALLOCATED]) - 1
@@ -55,10 +51,8 @@ def beyond_cache(row: Row, cache_bytes: int) -> str:
 
 @lru_cache
 def cache_share(threads: int, caches: Path = _CACHES) -> int:
-    """Return the bytes that each of `threads` has of this machine's caches at the most, 0 where it does not say.
-
-    A cache is shared by the threads of its cores: one of 32 MiB by at most eight, say, and others have another one.
-    """
+    """Return the bytes that each of `threads` has of this machine's caches at the most, 0 where it does not say. A
+    cache is shared by the threads of its cores: one of 32 MiB by at most eight, say, and others have another one."""
     units, shares = {"K": 2**10, "M": 2**20, "G": 2**30}, [0]
     for index in caches.glob("index*"):
         try:
@@ -78,12 +72,9 @@ def _count(cores: str) -> int:
 
 def code_size(module: Any, lanes: int = WIDEST) -> float:
     """Return how many stores of one vector register each are in a scheduled module's text once its loops are unrolled.
-
-    `lanes` is how many float32 a register holds.
-
-    The rule is that of TVM's UnrollLoop pass: a serial loop without a loop left inside is unrolled if its stores stay
-    within the limit that the nearest annotation around it states. Takes 0.2 ms.
-    """
+    `lanes` is how many float32 a register holds. The rule is that of TVM's UnrollLoop pass: a serial loop without a
+    loop left inside is unrolled if its stores stay within the limit that the nearest annotation around it states. Takes
+    0.2 ms."""
     return sum(_Count(lanes).visit(function.body, 0)[1] for function in module.functions.values())
 
 

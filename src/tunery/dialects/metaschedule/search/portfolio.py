@@ -21,11 +21,8 @@ _FAIR_TRIALS = 8
 
 
 class PortfolioProposer(Proposer):
-    """Splits proposals over the variants' searches.
-
-    All get the same until each has `_FAIR_TRIALS` results, or has no more to propose. A search that fails, unless it is
-    the generic one, leaves; `left_out` is told why.
-    """
+    """Splits proposals over the variants' searches. All get the same until each has `_FAIR_TRIALS` results, or has no
+    more to propose. A search that fails, unless it is the generic one, leaves; `left_out` is told why."""
 
     def __init__(
         self,

@@ -59,10 +59,8 @@ class Lesson:
 
 
 class SurrogateProposer(Proposer):
-    """Breeds genomes, replays those that a draft finds most promising, and proposes the best of the replayed.
-
-    The draft learns from latencies, and from the cost model's scores of whatever was replayed.
-    """
+    """Breeds genomes, replays those that a draft finds most promising, and proposes the best of the replayed. The draft
+    learns from latencies, and from the cost model's scores of whatever was replayed."""
 
     def __init__(
         self,
@@ -138,14 +136,11 @@ class SurrogateProposer(Proposer):
 
     @property
     def outlines(self) -> list[tuple[Gene, ...]]:
-        """The genes of each design, as far as they tell its place among others."""
         return [design.outline for design in self._designs]
 
     def try_out(self, genomes: Sequence[Genome]) -> list[str]:
-        """Replay these, and return the keys of new programs.
-
-        The draft, which whoever looks at nothing else has no use for, learns from them later.
-        """
+        """Replay these, and return the keys of new programs. The draft, which whoever looks at nothing else has no use
+        for, learns from them later."""
         return self._replay(genomes)
 
     def explore(self, n: int) -> None:
@@ -164,7 +159,6 @@ class SurrogateProposer(Proposer):
         return [keys[i] for i in np.argsort(-np.nan_to_num(self._model.scores(keys)), kind="stable")]
 
     def _chosen(self, n: int, lucky: Sequence[str]) -> list[Candidate]:
-        """Return the most promising of what was replayed, with those that luck has chosen."""
         keys = list(lucky)
         others = [key for key in self._waiting if key not in keys]
         if self._draft and others:
@@ -264,7 +258,6 @@ class SurrogateProposer(Proposer):
         return [genomes[i] for i in np.argsort(-targets, kind="stable")[:_ELITE]]
 
     def _known(self) -> tuple[list[Genome], Floats, Floats]:
-        """Return genomes with their expected logarithms of speed, and the variances of those."""
         genomes = list(self._lessons)
         lessons = [self._lessons[genome] for genome in genomes]
         raced = np.array([-np.log(one.latency_s) if one.latency_s else np.nan for one in lessons], dtype=np.float64)
@@ -321,9 +314,7 @@ def most_telling(targets: Floats, count: int) -> npt.NDArray[np.int64]:
 
 def _blended(raced: Floats, noise: Floats, scored: Floats) -> tuple[Floats, Floats]:
     """Return the logarithms of speed that races and scores together suggest, and their variances; NaN if neither does.
-
-    Scores are relative: they are moved to where the races are, and trusted as far as they agree with them.
-    """
+    Scores are relative: they are moved to where the races are, and trusted as far as they agree with them."""
     both = np.isfinite(raced) & np.isfinite(scored)
     doubt = _SCORED
     if both.any():

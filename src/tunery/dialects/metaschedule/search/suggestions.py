@@ -1,8 +1,6 @@
-"""Candidates for a task that is not going to be measured: winners of like tasks, or the best of few replays.
-
-What won for a like task, fitted to this one's extents, is near what tuning would end with: the cost model chooses among
-such (docs/decisions/009). Where there are none it chooses among what a search guided by it finds.
-"""
+"""Candidates for a task that is not going to be measured: winners of like tasks, or the best of few replays. What won
+for a like task, fitted to this one's extents, is near what tuning would end with: the cost model chooses among such
+(docs/decisions/009). Where there are none it chooses among what a search guided by it finds."""
 
 import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -38,11 +36,9 @@ _LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the f
 def suggest(
     task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, several_fallbacks: bool = False
 ) -> Suggestions:
-    """Return what up to `n` replays of a tunable task found, the highest score first.
-
-    Designs of register tiles need no score, and winners of like tasks are candidates enough, `n` or not. Fallbacks are
-    of another kind: one, should the candidates fail, or several, if wanted. A variant that fails is left out.
-    """
+    """Return what up to `n` replays of a tunable task found, the highest score first. Designs of register tiles need no
+    score, and winners of like tasks are candidates enough, `n` or not. Fallbacks are of another kind: one, should the
+    candidates fail, or several, if wanted. A variant that fails is left out."""
 
     def opened(names: Sequence[str]) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
         return searches_of(task, names, (), cost_model, seed, features=features)
@@ -129,10 +125,8 @@ def trusted(task: Task, variant: str) -> bool:
 
 
 def starved(task: Task, variant: str) -> bool:
-    """Return whether a variant spends its time on reading weights that it has made larger.
-
-    Like tasks do not say it: with images of half the size there is a quarter of the work, and as many weights.
-    """
+    """Return whether a variant spends its time on reading weights that it has made larger. Like tasks do not say it:
+    with images of half the size there is a quarter of the work, and as many weights."""
     if variant != winograd.NAME:
         return False
     kernel = next((4 * spec.size for spec in task.workload.input_specs if spec.shape[:2] == (3, 3)), 0)
@@ -141,10 +135,8 @@ def starved(task: Task, variant: str) -> bool:
 
 
 def welcome_winners(task: Task, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]) -> None:
-    """Let searches of a task's variants propose what won for like tasks before anything else.
-
-    `left_out` is told of those that fail at it.
-    """
+    """Let searches of a task's variants propose what won for like tasks before anything else. `left_out` is told of
+    those that fail at it."""
     winners = winners_for(task)
     for name, search in searches.items():
         with leaving(name, left_out):
@@ -156,7 +148,6 @@ def winners_for(task: Task) -> Winners:
 
 
 def _tried_out(search: SurrogateProposer, won: Mapping[Genome, int]) -> dict[str, int]:
-    """Replay winners, and return by the key of each new program which task it is of."""
     found = {}
     for number in dict.fromkeys(won.values()):
         keys = search.try_out([genome for genome, origin in won.items() if origin == number])

@@ -1,8 +1,6 @@
-"""Genomes as rows of numbers, for a draft score of candidates from their decisions alone.
-
-A Gaussian process over what this search has learned gives it. That costs microseconds, where a replay with its features
-costs 15 ms or more, and it says how sure it is, so that few replays can be spent where they may help most.
-"""
+"""Genomes as rows of numbers, for a draft score of candidates from their decisions alone. A Gaussian process over what
+this search has learned gives it. That costs microseconds, where a replay with its features costs 15 ms or more, and it
+says how sure it is, so that few replays can be spent where they may help most."""
 
 from collections.abc import Sequence
 

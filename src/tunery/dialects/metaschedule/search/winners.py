@@ -1,8 +1,6 @@
-"""What was fastest for tasks that were tuned before: for a like task it is a start that no model's guess matches.
-
-A winner is kept as its genome with the extents it was found for, and fitted to the extents of another task. What ships
-was tuned on one kind of device and is for devices with vectors of the same length (docs/decisions/009).
-"""
+"""What was fastest for tasks that were tuned before: for a like task it is a start that no model's guess matches. A
+winner is kept as its genome with the extents it was found for, and fitted to the extents of another task. What ships
+was tuned on one kind of device and is for devices with vectors of the same length (docs/decisions/009)."""
 
 import gzip
 import json
@@ -46,11 +44,8 @@ class TaskSignature:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest genomes of one variant of a task, at its place among that variant's.
-
-    `home` is the task's place by its generic program; `behind` is the fastest's latency, in those of the fastest of all
-    variants.
-    """
+    """The fastest genomes of one variant of a task, at its place among that variant's. `home` is the task's place by
+    its generic program; `behind` is the fastest's latency, in those of the fastest of all variants."""
 
     home: TaskSignature
     variant: str
@@ -70,11 +65,9 @@ class Winners:
             self._homes.setdefault(winner.home, {})[winner.variant] = winner.behind
 
     def near(self, place: TaskSignature, designs: Designs, count: int) -> dict[Genome, int]:
-        """Return up to `count` genomes that won near a place, the nearest first, fitted to these designs.
-
-        Each comes with the number of the task that it is of. Near ones of one task are mostly much alike.
-        Those of tasks twice as far as `_REACH` are among them where there is a nearer one.
-        """
+        """Return up to `count` genomes that won near a place, the nearest first, fitted to these designs. Each comes
+        with the number of the task that it is of. Near ones of one task are mostly much alike. Those of tasks twice as
+        far as `_REACH` are among them where there is a nearer one."""
         known = [
             (winner.place.distance(place), winner)
             for winner in self._by_structure.get(place.structure, ())
@@ -92,7 +85,6 @@ class Winners:
         return dict(islice(found.items(), count))
 
     def know(self, place: TaskSignature) -> bool:
-        """Return whether something won at this very place, of the same extents."""
         return any(
             winner.place == place and winner.behind < _CLOSE for winner in self._by_structure.get(place.structure, ())
         )
@@ -167,7 +159,6 @@ def _data(winner: Winner) -> dict[str, object]:
 
 
 def loads(data: bytes) -> list[Winner]:
-    """Return the winners of a file's content."""
     whole = json.loads(gzip.decompress(data))
     if whole["format"] != _FORMAT:
         raise ValueError(f"winners of format {whole['format']}, not {_FORMAT}")

@@ -1,8 +1,6 @@
-"""Depthwise convolutions from register tiles: some pixels of a row by some vectors of channels.
-
-Of a kernel's row the weights stay in registers, and what neighbouring pixels read is loaded once. Padding is nowhere:
-at the image's edges tiles leave out what they would multiply by zero.
-"""
+"""Depthwise convolutions from register tiles: some pixels of a row by some vectors of channels. Of a kernel's row the
+weights stay in registers, and what neighbouring pixels read is loaded once. Padding is nowhere: at the image's edges
+tiles leave out what they would multiply by zero."""
 
 import math
 from dataclasses import dataclass
@@ -61,7 +59,6 @@ class _Strip:
 
 
 def depthwise_of(module: Any) -> Depthwise:
-    """Return the depthwise convolution that a module computes."""
     try:
         operator = heavy_operator(read_program(module))
     except UnknownProgramError as error:
@@ -106,7 +103,6 @@ def lanes_for(one: Depthwise, target: Any) -> int:
 
 
 def strip_designs(one: Depthwise, target: Any, threads: int) -> list[TileDesign]:
-    """Return designs, the one first that is thought to be the fastest."""
     lanes, registers = lanes_for(one, target), registers_of(target)
     vectors, width = -(-one.channels // lanes), one.columns.result
     chosen: dict[TileDesign, None] = {}
@@ -128,12 +124,10 @@ def strip_designs(one: Depthwise, target: Any, threads: int) -> list[TileDesign]
 
 
 def strip_program(one: Depthwise, design: TileDesign, lanes: int) -> Any:
-    """Return the module that computes a depthwise convolution by a design."""
     return _Program(one, design, lanes).module()
 
 
 def _strip(axis: Axis, first: int, pixels: int) -> _Strip:
-    """Return what is added up for pixels from a first one, as far as it lies in the image."""
     begins = [place * axis.stride - axis.before for place in range(first, first + pixels)]
     products = [(begin + tap * axis.dilation, p, tap) for p, begin in enumerate(begins) for tap in range(axis.taps)]
     anchor = max(begins[0], 0)
@@ -275,5 +269,4 @@ def _most(number: Any, limit: int) -> Any:
 
 
 def _above(number: Any, step: int) -> Any:
-    """Return a number divided by a step, rounded up."""
     return number if step == 1 else tvm.tirx.floordiv(number + (step - 1), step)

@@ -49,7 +49,6 @@ class Expression:
         )
 
     def at(self, axes: Sequence[Any]) -> Any:
-        """Return the expression at a place of the result, where the sum is read from."""
         return self._moved(self._parts.value, axes)
 
     def _moved(self, expression: Any, axes: Sequence[Any]) -> Any:
@@ -119,7 +118,6 @@ class Expression:
         return found
 
     def finish(self, text: Text, total: str, row: int, vector: int) -> str:
-        """Write the expression for a row and a vector of a tile, as `Finish` says."""
         reads = iter(enumerate(self._reads))
         tile = text.tile
 
@@ -152,7 +150,6 @@ class Expression:
 
 
 def axes_of(output: Any, result: Any) -> list[Any]:
-    """Return the place in the result, axis by axis, of what lies at an offset of it."""
     *_, width = shape = shape_of(output)
     size, found = width, [tvm.tirx.floormod(result, width)]
     for extent in reversed(shape[:-1]):

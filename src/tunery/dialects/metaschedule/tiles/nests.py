@@ -16,10 +16,8 @@ _SERIAL, _PARALLEL = 0, 1
 
 
 def assembled(parts: Parts, nest: Any, functions: Sequence[str], lanes: int, packed: Any = None) -> Any:
-    """Return the module of what comes before a nest and the nest, with the functions that it calls.
-
-    Where its weights are `packed` they are this buffer.
-    """
+    """Return the module of what comes before a nest and the nest, with the functions that it calls. Where its weights
+    are `packed` they are this buffer."""
     parameters = list(parts.function.params)
     text = tvm.ir.StringImm(module_of(functions, lanes))
     body = tvm.tirx.SeqStmt([*parts.before, nest]) if parts.before else nest
@@ -34,7 +32,6 @@ def assembled(parts: Parts, nest: Any, functions: Sequence[str], lanes: int, pac
 
 
 def parallel(share: Any, shares: int, nanoseconds: int, body: Any) -> Any:
-    """Return the loop over what threads take, each of which takes some nanoseconds."""
     time_ns = tvm.tirx.IntImm("int64", max(1, nanoseconds))
     return loop(share, shares, tvm.tirx.AttrStmt(zero(), NANOSECONDS, time_ns, body), _PARALLEL)
 
@@ -44,7 +41,6 @@ def zero() -> Any:
 
 
 def address(buffer: Any, offset: Any) -> Any:
-    """Return the address at an offset of a buffer."""
     indices: list[Any] = []
     shape = shape_of(buffer)
     size = math.prod(shape)
@@ -57,7 +53,6 @@ def address(buffer: Any, offset: Any) -> Any:
 
 
 def digits(number: Any, extents: Sequence[int]) -> list[Any]:
-    """Return a number's digits in a mixed radix."""
     found: list[Any] = []
     for extent in reversed(extents[1:]):
         found.insert(0, tvm.tirx.floormod(number, extent))
@@ -66,7 +61,6 @@ def digits(number: Any, extents: Sequence[int]) -> list[Any]:
 
 
 def turns_in(count: int, block: Any, share: int) -> Any:
-    """Return how many of `count` are in a block of `share`."""
     return share if count % share == 0 else tvm.tirx.min(*long_of(share), count - block * share)
 
 

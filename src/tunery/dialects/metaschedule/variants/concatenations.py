@@ -1,10 +1,8 @@
-"""Concatenations and shuffles of channels, with what is computed of them: a loop for each array that is read.
-
-TVM writes a concatenation as one nest of loops that asks of every element from which array it comes. Of a few arrays
-the compiler makes the best; DenseNet concatenates up to 41, and got 5 GB/s. Here the loop over channels is cut where
-the arrays meet, and where their channels alternate (ShuffleNet), one from each array is taken in turn. The program has
-no decision left open: threads share the places, vectors run along the channels.
-"""
+"""Concatenations and shuffles of channels, with what is computed of them: a loop for each array that is read. TVM
+writes a concatenation as one nest of loops that asks of every element from which array it comes. Of a few arrays the
+compiler makes the best; DenseNet concatenates up to 41, and got 5 GB/s. Here the loop over channels is cut where the
+arrays meet, and where their channels alternate (ShuffleNet), one from each array is taken in turn. The program has no
+decision left open: threads share the places, vectors run along the channels."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +34,8 @@ Values = npt.NDArray[Any]
 
 
 def rewrite(module: Any, lanes: int) -> Any:
-    """Return the module with one loop for each array that is concatenated, for vectors of `lanes` floats.
-
-    None if it chooses between no arrays, or sums something up.
-    """
+    """Return the module with one loop for each array that is concatenated, for vectors of `lanes` floats. None if it
+    chooses between no arrays, or sums something up."""
     schedule = tvm.s_tir.Schedule(module)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     stores = [schedule.get(block).body for block in blocks]
@@ -87,10 +83,8 @@ def whole_regions(regions: Sequence[Any]) -> list[Any]:
 
 
 class _Result:
-    """What one block writes: `places` are the extents of all axes but the channels.
-
-    Channels are taken in turns of `group`, each turn of the same arrays as the one before but where a run ends.
-    """
+    """What one block writes: `places` are the extents of all axes but the channels. Channels are taken in turns of
+    `group`, each turn of the same arrays as the one before but where a run ends."""
 
     def __init__(self, block: Any) -> None:
         self._store = block.body
@@ -113,11 +107,9 @@ class _Result:
 
     @property
     def cut(self) -> bool:
-        """Whether it is more than one plain loop."""
         return len(self._runs) > 1 or self._group > 1
 
     def parts(self, place: Any, lanes: int) -> list[Any]:
-        """Return the loops over channels at a place."""
         count, places = 1, dict[Any, Any]()
         for axis, extent in reversed(list(zip(self._axes, self.places, strict=True))):
             places[axis] = tvm.tirx.floormod(tvm.tirx.floordiv(place, long_of(count)[0]), long_of(extent)[0])
@@ -150,7 +142,6 @@ class _Moved:
         self._places, self._channel, self._first = places, channel, np.array([first])
 
     def of(self, expression: Any) -> Any:
-        """Return the expression there."""
         return mapped(expression, self._changed)
 
     def _changed(self, part: Any) -> Any:
@@ -182,7 +173,6 @@ def _asked(expression: Any) -> tuple[list[Any], set[int]]:
 
 
 def _values(expression: Any, channel: Any, channels: Values) -> Values:
-    """Return what an expression of the channel is for each of some channels."""
     if _same(expression, channel):
         return channels
     if isinstance(expression, tvm.tirx.IntImm):

@@ -1,9 +1,7 @@
 """Products of 8-bit integers by the processor's dot products: two or four of them and their sum are one step of a lane.
-
 They add to lanes of 32 bits, without saturation. So the weights are packed beforehand: 16 channels side by side, as
 many of what is summed over in each as a step takes. A tile of rows and vectors of channels is summed up in registers.
-MetaSchedule's own rule needs programs with weights that lie so.
-"""
+MetaSchedule's own rule needs programs with weights that lie so."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,10 +32,8 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class Instruction:
-    """A processor's dot product: `lanes` sums of `depth` products of data and signed bytes.
-
-    Data of type `data` is multiplied as `wide`. `vectors` of 16 channels are sums and weights in registers.
-    """
+    """A processor's dot product: `lanes` sums of `depth` products of data and signed bytes. Data of type `data` is
+    multiplied as `wide`. `vectors` of 16 channels are sums and weights in registers."""
 
     feature: str
     name: str
@@ -70,10 +66,8 @@ def instruction_of(target: Any) -> Instruction | None:
 
 
 def register(name: str, llvm: str, *, data: str, weights: str, lanes: int, depth: int) -> None:
-    """Register an instruction for one order of its operands' types.
-
-    TVM's own of it gives LLVM 22 operands of types that earlier versions took.
-    """
+    """Register an instruction for one order of its operands' types. TVM's own of it gives LLVM 22 operands of types
+    that earlier versions took."""
     types = tvm.tirx
     many = f"int32x{lanes}"
     a = types.decl_buffer((depth,), data, "A", offset_factor=1)
@@ -102,7 +96,6 @@ def register(name: str, llvm: str, *, data: str, weights: str, lanes: int, depth
 
 
 def _described(data: Any, weights: Any, sums: Any) -> Any:
-    """Return in loops what the instruction does."""
     types = tvm.tirx
     lanes, deep = shape_of(weights)
     lane, depth = types.Var("i", "int32"), types.Var("k", "int32")
@@ -163,7 +156,6 @@ class _Dot(FusedProduct):
 
 
 def _core(found: _Dot, instruction: Instruction) -> Any:
-    """Return the PrimFunc `(data, packed weights, output)` of the bare reduction."""
     from tvm import te
 
     deep, kind = instruction.depth, instruction.wide

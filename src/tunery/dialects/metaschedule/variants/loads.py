@@ -20,7 +20,6 @@ def looked_up(program: Any) -> list[Any]:
 
 
 def variables_with_loads(program: Any) -> set[Any]:
-    """Return the variables that stand for something that is read from memory."""
     found: set[Any] = set()
 
     def bind(binding: Any) -> None:

@@ -1,9 +1,7 @@
-"""Products with constant weights of 4 bits, which have a scale for each block of what is summed over.
-
-Weights are packed when they are imported: 16 channels side by side. A tile of rows and vectors of channels is summed up
-in registers, block by block, and each block's sum is multiplied by its scale; for many rows of float32 weights are
-scaled first. Data is float32, or quantised by blocks to signed bytes, whose products are the processor's dot products.
-"""
+"""Products with constant weights of 4 bits, which have a scale for each block of what is summed over. Weights are
+packed when they are imported: 16 channels side by side. A tile of rows and vectors of channels is summed up in
+registers, block by block, and each block's sum is multiplied by its scale; for many rows of float32 weights are scaled
+first. Data is float32, or quantised by blocks to signed bytes, whose products are the processor's dot products."""
 
 import math
 from collections.abc import Callable
@@ -68,7 +66,6 @@ class _Expression:
         )
 
     def result(self, sum_of: Callable[..., Any], channels: int) -> Any:
-        """Return the result from its numbers by row, group and lane."""
         te = tvm.te
         sums = te.compute(long_of(self.rows, self.groups, DOT_CHANNELS), sum_of, name=_SUMS)
 
@@ -82,10 +79,8 @@ class _Expression:
 
 
 def exact(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -> Any:
-    """Return the expression `data x weights` in float32.
-
-    `weights` are channels / 16 x depth / 2 x 16 bytes; `scales` and `zeros`, if any, channels / 16 x blocks x 16.
-    """
+    """Return the expression `data x weights` in float32. `weights` are channels / 16 x depth / 2 x 16 bytes; `scales`
+    and `zeros`, if any, channels / 16 x blocks x 16."""
     te, own = tvm.te, _Expression(data, weights, scales, zeros)
     part, half = _axis(own.each, "part"), _axis(2, "half")
 
@@ -100,10 +95,8 @@ def exact(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -> An
 
 
 def dequantised(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -> Any:
-    """Return the same expression for many rows: weights are scaled once for all of them.
-
-    Then a result has one sum. What is summed over is cut into steps, whose weights stay in a cache.
-    """
+    """Return the same expression for many rows: weights are scaled once for all of them. Then a result has one sum.
+    What is summed over is cut into steps, whose weights stay in a cache."""
     te, own = tvm.te, _Expression(data, weights, scales, zeros)
     at_once = max(
         (n for n in range(1, own.blocks + 1) if own.blocks % n == 0 and n * own.block <= _MOST_DEPTH), default=1
@@ -129,10 +122,8 @@ def dequantised(data: Any, weights: Any, scales: Any, zeros: Any, channels: int)
 
 
 def quantised(data: Any, weights: Any, scales: Any, zeros: Any, channels: int) -> Any:
-    """Return the expression `data x weights`, with the data in bytes.
-
-    `weights` are channels / 16 x depth / 8 x 16 x 4 bytes; `scales` and `zeros`, if any, channels / 16 x blocks x 16.
-    """
+    """Return the expression `data x weights`, with the data in bytes. `weights` are channels / 16 x depth / 8 x 16 x 4
+    bytes; `scales` and `zeros`, if any, channels / 16 x blocks x 16."""
     te, types, own = tvm.te, tvm.tirx, _Expression(data, weights, scales, zeros)
     at, total, part, half, four = (
         _axis(extent, name)
@@ -232,10 +223,8 @@ def _tiles(rows: int, groups: int, *, sums: int) -> list[tuple[int, int]]:
 
 
 def _design(schedule: Any, rows: int, vectors: int, *, weights_first: bool = True, ahead: bool = False) -> Any:
-    """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, or rows, first.
-
-    Weights are unpacked in registers, or `ahead`, for all rows.
-    """
+    """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, or rows, first. Weights are
+    unpacked in registers, or `ahead`, for all rows."""
     s = schedule
     unpacked, products, sums = (s.get_sblock(name) for name in (_UNPACKED, _PRODUCTS, _SUMS))
     in_bytes = _STEPS in _names(s)
@@ -275,10 +264,8 @@ def _design(schedule: Any, rows: int, vectors: int, *, weights_first: bool = Tru
 
 
 def _design_of_many(schedule: Any, rows: int, vectors: int) -> Any:
-    """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, of which all rows are computed.
-
-    A step's weights are written into a cache before its products with all rows.
-    """
+    """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, of which all rows are computed. A
+    step's weights are written into a cache before its products with all rows."""
     s = schedule
     ready, products, sums = (s.get_sblock(name) for name in (_DEQUANTISED, _PRODUCTS, _SUMS))
     result = _result(s)
@@ -318,7 +305,6 @@ def _names(s: Any) -> list[str]:
 
 
 def _quantise(s: Any) -> None:
-    """Compute all of a block of the data before the next."""
     largest, steps, totals = (s.get_sblock(name) for name in (_LARGEST, _STEPS, _TOTALS))
     row, block, _ = s.get_loops(largest)
     each = s.fuse(row, block)

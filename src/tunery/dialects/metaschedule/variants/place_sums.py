@@ -1,8 +1,6 @@
-"""Sums and means over rows and columns, channels last, as in global pooling: a design space of their own.
-
-Few channels leave MetaSchedule's rules little to vectorise, and less to share between threads. Here threads sum up some
-rows each, with a block of channels in registers, and the partial sums are added in the end.
-"""
+"""Sums and means over rows and columns, channels last, as in global pooling: a design space of their own. Few channels
+leave MetaSchedule's rules little to vectorise, and less to share between threads. Here threads sum up some rows each,
+with a block of channels in registers, and the partial sums are added in the end."""
 
 from typing import Any
 
@@ -17,10 +15,8 @@ _MOST_VECTORS, _MOST_STEPS = 8, 8  # of each, in the innermost loops
 
 
 def designs(module: Any, lanes: int) -> Designs | None:
-    """Return the function that turns a schedule of the module into the designs, for vectors of `lanes` floats.
-
-    None if it is no sum over rows and columns with channels last, or what is like a sum: a maximum.
-    """
+    """Return the function that turns a schedule of the module into the designs, for vectors of `lanes` floats. None if
+    it is no sum over rows and columns with channels last, or what is like a sum: a maximum."""
     schedule = tvm.s_tir.Schedule(module)
     if len(reductions(schedule)) != 1:
         return None

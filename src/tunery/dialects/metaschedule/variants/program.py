@@ -70,11 +70,9 @@ class DesignSpace:
 
     @property
     def tunable(self) -> bool:
-        """Whether any design leaves a sampled decision open.
-
-        MetaSchedule's own rules sample how far to unroll a program that reduces, and nothing of one block without:
-        the designs of these, which take a quarter of an import, need not be generated to tell.
-        """
+        """Whether any design leaves a sampled decision open. MetaSchedule's own rules sample how far to unroll a
+        program that reduces, and nothing of one block without: the designs of these, which take a quarter of an import,
+        need not be generated to tell."""
         kinds = _loop_kinds(self.module) if self.variant.design is None else []
         if any(_REDUCED in each for each in kinds) and all(each <= {_SPATIAL, _REDUCED} for each in kinds):
             return True
@@ -93,12 +91,10 @@ def _loop_kinds(module: Any) -> list[set[int]]:
 
 
 def open_space(module: Any, target: Any) -> DesignSpace:
-    """Return the space of a program."""
     return open_variant(generic(module, target), target)
 
 
 def open_variant(variant: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
-    """Return the space of a variant."""
     if variant.written is not None:
         return DesignSpace(variant.module, target, None, variant)
     try:
@@ -128,10 +124,8 @@ def _generator(variant: Variant) -> Any:
 
 
 def parsed(workload_key: str, program: str) -> Any:
-    """Return a workload's module.
-
-    TVM's upgrade from older versions, which takes ten times as long, is left out: keys say the version.
-    """
+    """Return a workload's module. TVM's upgrade from older versions, which takes ten times as long, is left out: keys
+    say the version."""
     module = tvm_ffi.serialization.from_json_graph_str(program)
     key = program_key(tvm.IRModule({"main": module["main"]}))  # without what its network was lowered without
     if key != workload_key:
@@ -143,7 +137,6 @@ def parsed(workload_key: str, program: str) -> Any:
 
 
 def identify(task: Task, body: str) -> Candidate:
-    """Return the candidate that a body describes, with the key of the program that it lowers to."""
     return Candidate(program_key(replay(space_for(task, body), body).mod), task.key, body)
 
 
@@ -171,15 +164,12 @@ def space_of(task: Task, variant: str = GENERIC) -> DesignSpace:
 
 
 def space_for(task: Task, body: str) -> DesignSpace:
-    """Return the space that a candidate's body belongs to."""
     return space_of(task, read_body(body)[0])
 
 
 def trace_body(trace: Any, space: DesignSpace) -> str:
-    """Serialise a trace without its post-processing, which is applied again on replay.
-
-    (A layout rewrite's index map cannot be written as JSON, so post-processing must not be part of the body.)
-    """
+    """Serialise a trace without its post-processing, which is applied again on replay. (A layout rewrite's index map
+    cannot be written as JSON, so post-processing must not be part of the body.)"""
     database = meta_schedule.database.MemoryDatabase()
     workload = database.commit_workload(space.module)
     simple = trace.simplified(remove_postproc=True)
@@ -188,7 +178,6 @@ def trace_body(trace: Any, space: DesignSpace) -> str:
 
 
 def replay(space: DesignSpace, body: str) -> Any:
-    """Return the schedule a candidate's body describes, post-processing included."""
     check_body(body)
     schedule = tvm.s_tir.Schedule(space.module)
     if body == UNSCHEDULED:
@@ -217,14 +206,12 @@ def post_process(schedule: Any, space: DesignSpace) -> bool:
 
 
 def scheduled_module(task: Task, candidate: Candidate) -> Any:
-    """Return the scheduled IRModule of a candidate."""
     module = replay(space_for(task, candidate.body), candidate.body).mod
     check_key(module, candidate)
     return module
 
 
 def check_key(module: Any, candidate: Candidate) -> None:
-    """Check that a replayed program is the one the candidate's records speak of."""
     if program_key(module) != candidate.key:
         raise DialectError(f"candidate {candidate.key} replays to another program; was it made by another TVM version?")
 
@@ -244,11 +231,9 @@ def reference(task: Task) -> Candidate:
 
 
 def reordered(module: Any) -> Any:
-    """Return a schedule whose reductions run outside the last spatial loop, each sum in its old order.
-
-    Every output is the same sum in the same order, bit for bit, but the inner loop walks along memory: a matrix product
-    of 128x512x2048 takes 13 ms where the naive loops take 0.6 s or more.
-    """
+    """Return a schedule whose reductions run outside the last spatial loop, each sum in its old order. Every output is
+    the same sum in the same order, bit for bit, but the inner loop walks along memory: a matrix product of 128x512x2048
+    takes 13 ms where the naive loops take 0.6 s or more."""
     schedule = tvm.s_tir.Schedule(module)
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         loops = schedule.get_loops(block)

@@ -16,9 +16,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Sub
 
 class Fused:
     """A function with one reduction of data and weights, taken apart: `before` and `after` are the nests around it.
-
-    Subclasses say which operands it has, and what else is in the way of rewriting it.
-    """
+    Subclasses say which operands it has, and what else is in the way of rewriting it."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -43,11 +41,9 @@ class Fused:
         self._check_surroundings(blocks, position)
 
     def operands(self, block: Any) -> tuple[Any, Any, Any]:
-        """Return data, weights and output of the reduction."""
         raise NotImplementedError
 
     def check(self, weights: list[int]) -> None:
-        """Look at the shapes."""
         raise NotImplementedError
 
     @property
@@ -144,7 +140,6 @@ def padded_rows(rows: int) -> int:
 
 
 def moved(expression: Any, places: Mapping[Any, Any]) -> Any:
-    """Return an index expression with other variables."""
     if isinstance(expression, tvm.ir.Var):
         if expression not in places:
             raise DialectError("its channels are used elsewhere")
@@ -167,9 +162,7 @@ def _reduced(axis: Any) -> bool:
 
 def fuse(found: Fused, core: Any) -> Any:
     """Return the module with `core`, the PrimFunc `(data, transformed weights, output)`, in place of the reduction.
-
-    Relax's own fusion joins what was before and after it.
-    """
+    Relax's own fusion joins what was before and after it."""
     builder = relax.BlockBuilder()
     specs = [_tensor_type(p) for p in found.parameters]
     specs[found.weight] = _tensor_type(core.params[1])
@@ -241,7 +234,6 @@ def _free(function: Any) -> list[int]:
 
 
 def shape_of(buffer: Any) -> list[int]:
-    """Return a buffer's shape."""
     try:
         return [int(d) for d in buffer.ty.shape]
     except (TypeError, ValueError) as error:

@@ -40,10 +40,8 @@ def around_reduction(schedule: Any) -> Around:
 
 
 def result_of(schedule: Any, around: Around) -> Any:
-    """Return the block that writes the result, with all others that follow the reduction inlined.
-
-    Where the reduction itself writes it, what copies it there from registers.
-    """
+    """Return the block that writes the result, with all others that follow the reduction inlined. Where the reduction
+    itself writes it, what copies it there from registers."""
     if not around.after:
         return schedule.cache_write(around.reduction, 0, "global")
     for block in around.after[:-1]:
@@ -57,5 +55,4 @@ def unroll(schedule: Any, *loops: Any) -> None:
 
 
 def extents_of(block: Any, *, reduced: bool) -> list[int]:
-    """Return the extents of a block's axes, of those that are summed over or of the others."""
     return [int(axis.dom.extent) for axis in block.iter_vars if (int(axis.iter_type) == _REDUCED) == reduced]

@@ -1,8 +1,6 @@
-"""Changes of layout, with what is computed of them: matrices are transposed in registers, eight by eight.
-
-Written as loops, channels-last to channels-first ran at 1.0 to 1.3 GB/s: every number that is read or written is on
-another line of the cache. The program has no decision left open: `loading/native/support.c` transposes.
-"""
+"""Changes of layout, with what is computed of them: matrices are transposed in registers, eight by eight. Written as
+loops, channels-last to channels-first ran at 1.0 to 1.3 GB/s: every number that is read or written is on another line
+of the cache. The program has no decision left open: `loading/native/support.c` transposes."""
 
 import math
 from dataclasses import dataclass
@@ -25,11 +23,7 @@ _MOST_GROUPS = 8
 
 
 def rewrite(module: Any) -> Any:
-    """Return the module with its one nest of loops, which reads an array along another axis than it writes, in blocks.
-
-    Raises:
-        OtherKindError: it is no change of layout of numbers of four bytes.
-    """
+    """Return a module whose nest of loops reads an array along another axis than it writes, in blocks."""
     schedule = tvm.s_tir.Schedule(module)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     if reductions(schedule) or not blocks:
@@ -98,12 +92,10 @@ class _Change:
         return found[0] if len(found) == 1 and self._axis(load, found[0]) == axis else None
 
     def _dense(self, load: Any, axis: int) -> bool:
-        """Whether an axis and the one behind it are one to a load."""
         place, behind = self._place(load, axis), self._place(load, axis + 1)
         return place is not None and behind == place + 1
 
     def body(self) -> Any:
-        """Return the loops."""
         columns, pieces = self._extents[self._column], -(-self._rows // _ROWS)
         width, height = min(_COLUMNS, columns), -(-self._rows // pieces)
         outer = [axis for axis in range(len(self._axes)) if axis != self._column and axis not in self._run]
@@ -135,7 +127,6 @@ class _Change:
         return tvm.tirx.decl_buffer(long_of(width, height), dtype, name=f"tile{number}")
 
     def _at(self, at: _Block, column: Any, row: Any) -> dict[Any, Any]:
-        """Return the axes' values in a row and column of the matrix."""
         places, count = {**at.places, self._axes[self._column]: column}, 1
         for axis in reversed(self._run):
             extent = self._extents[axis]
@@ -183,9 +174,7 @@ def _size(whole: int, begin: Any, most: int) -> Any:
 
 def shuffle_designs(module: Any, lanes: int) -> Designs | None:
     """Return what schedules a shuffle of the last axis, of few groups or of groups of few; None if it is another.
-
-    Written as one loop over the result, each number is read alone, by an index that divides: a third of the speed.
-    """
+    Written as one loop over the result, each number is read alone, by an index that divides: a third of the speed."""
     schedule = tvm.s_tir.Schedule(module)
     if reductions(schedule):
         return None
@@ -198,7 +187,6 @@ def shuffle_designs(module: Any, lanes: int) -> Designs | None:
 
 
 def _last(schedule: Any) -> Any:
-    """Return the last block, with those before it inlined."""
     *others, last = schedule.get_child_blocks(schedule.get_sblock("root"))
     for block in others:
         schedule.compute_inline(block)

@@ -1,8 +1,6 @@
-"""Several programs for one workload: the search may choose by measurement which of them computes it.
-
-The generic variant is the workload's own program. An alternative takes the same arguments, some of them (constants:
-weights) transformed beforehand; its candidates name it in their bodies.
-"""
+"""Several programs for one workload: the search may choose by measurement which of them computes it. The generic
+variant is the workload's own program. An alternative takes the same arguments, some of them (constants: weights)
+transformed beforehand; its candidates name it in their bodies."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -48,12 +46,9 @@ REMARK = "tunery.left_out"
 
 @dataclass(frozen=True)
 class Variant:
-    """One program for a workload.
-
-    `transforms` names the transformation of each argument (by index) that is not passed as it is; `design` writes the
-    design space (None: MetaSchedule's own rules); `slack` is how many times the usual tolerance its rounding may need;
-    `packed` says that its weights lie as it reads them.
-    """
+    """One program for a workload. `transforms` names the transformation of each argument (by index) that is not passed
+    as it is; `design` writes the design space (None: MetaSchedule's own rules); `slack` is how many times the usual
+    tolerance its rounding may need; `packed` says that its weights lie as it reads them."""
 
     name: str
     module: Any
@@ -67,21 +62,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Variants:
-    """A workload's variants by name, the generic one first; `left_out` says why others do not apply.
-
-    It also says, as `channels-last`, why the workload is a convolution of another layout, and by name which rules for
-    whole networks failed.
-    """
+    """A workload's variants by name, the generic one first; `left_out` says why others do not apply. It also says, as
+    `channels-last`, why the workload is a convolution of another layout, and by name which rules for whole networks
+    failed."""
 
     found: Mapping[str, Variant]
     left_out: Mapping[str, str]
 
 
 def variants_of(module: Any, target: Any) -> Variants:
-    """Return every variant known for a one-function module.
-
-    What is meant for programs of its kind and cannot be written for it is left out, with the reason.
-    """
+    """Return every variant known for a one-function module. What is meant for programs of its kind and cannot be
+    written for it is left out, with the reason."""
     left_out = dict[str, str]()
     if remark := module.get_attr(REMARK):
         left_out.update(_remarks(str(remark)))
@@ -101,10 +92,8 @@ def variants_of(module: Any, target: Any) -> Variants:
 
 
 def generic(module: Any, target: Any) -> Variant:
-    """Return a workload's own program as a variant; one of products of 4 bits is scheduled by us alone.
-
-    MetaSchedule's own rules have 81 designs for its four reductions, which took 15 s to prepare.
-    """
+    """Return a workload's own program as a variant; one of products of 4 bits is scheduled by us alone. MetaSchedule's
+    own rules have 81 designs for its four reductions, which took 15 s to prepare."""
     design = nibbles.designs(module, target)
     return Variant(GENERIC, module, design=design, packed=design is not None)
 

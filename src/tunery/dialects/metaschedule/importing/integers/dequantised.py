@@ -1,8 +1,6 @@
-"""Operators on quantised values (`QLinearConv`, `QLinearAdd`, ...) as operators on numbers, between conversions.
-
-That is the other form in which ONNX Runtime's quantiser writes a network. What it computes between DequantizeLinear and
-QuantizeLinear is the same, and `quantised` knows which of it can be computed in integers.
-"""
+"""Operators on quantised values (`QLinearConv`, `QLinearAdd`, ...) as operators on numbers, between conversions. That
+is the other form in which ONNX Runtime's quantiser writes a network. What it computes between DequantizeLinear and
+QuantizeLinear is the same, and `quantised` knows which of it can be computed in integers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,7 +25,6 @@ _DATA, _WEIGHTS, _BIAS, _GEMM_RESULT = 3, 6, 8, 7
 
 
 def converted(graph: Graph, node: onnx.NodeProto) -> bool:
-    """Return whether `in_numbers` has another form of a node."""
     return _is_known(node) and _fits(node, graph.constants)
 
 
@@ -76,7 +73,6 @@ class _Numbers:
         return str(self.new[-1].name)
 
     def real(self, given: Sequence[str], axis: int = 0) -> str:
-        """Return the numbers of a value, its scale and its zero point."""
         return self._named("DequantizeLinear", given, given[0], axis=axis)
 
     def steps(self, node: onnx.NodeProto, kind: str, given: Sequence[str], result: Sequence[str], **more: Any) -> None:
@@ -151,10 +147,8 @@ OPERATORS = frozenset(_RULES)
 
 
 def in_numbers(model: onnx.ModelProto, *, products: bool) -> onnx.ModelProto:
-    """Return the model with such operators between conversions; itself if it has none.
-
-    Products of matrices are left where no `products` are computed in integers then.
-    """
+    """Return the model with such operators between conversions; itself if it has none. Products of matrices are left
+    where no `products` are computed in integers then."""
     numbers = _Numbers(model)
     found = False
     for node in model.graph.node:
@@ -175,10 +169,8 @@ def in_numbers(model: onnx.ModelProto, *, products: bool) -> onnx.ModelProto:
 
 
 def with_scales_apart(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with an array of one element for each weight's scale that is times one found at run time.
-
-    A number would be part of the program: products that differ by it alone would be tasks of their own.
-    """
+    """Return the model with an array of one element for each weight's scale that is times one found at run time. A
+    number would be part of the program: products that differ by it alone would be tasks of their own."""
     graph = model.graph
     found = {node.output[1] for node in graph.node if node.op_type == "DynamicQuantizeLinear"}
     if not found:

@@ -64,10 +64,8 @@ def numbers(array: Array) -> Array:
 
 
 def packed(weights: Array, side: int) -> Array:
-    """Return weights (channels x depth) in vectors of channels, with zeros behind the last.
-
-    A byte has two numbers that are `side` apart, of which as many are side by side: that in the low bits comes first.
-    """
+    """Return weights (channels x depth) in vectors of channels, with zeros behind the last. A byte has two numbers that
+    are `side` apart, of which as many are side by side: that in the low bits comes first."""
     both = _grouped(weights.reshape(len(weights), -1, 2, side))
     made: Array = both[..., 0, :] | both[..., 1, :] << _BITS
     return made if side > 1 else made[..., 0]

@@ -1,10 +1,8 @@
-"""Quantised networks in integers: a product between DequantizeLinear and QuantizeLinear becomes one of integers.
-
-A product of `s (q - z)` and `s' q'` is `s s' (sum q q' - z sum q')`: the sums of the weights are known, so zero points
+"""Quantised networks in integers: a product between DequantizeLinear and QuantizeLinear becomes one of integers. A
+product of `s (q - z)` and `s' q'` is `s s' (sum q q' - z sum q')`: the sums of the weights are known, so zero points
 are part of the bias, and what is left is a product of 8-bit integers, summed up in 32 bits. Its result is scaled,
 rounded (ties to even) and saturated as ONNX Runtime does it. Scales are arrays, not numbers in the program, so layers
-that differ by them alone are one task.
-"""
+that differ by them alone are one task."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -188,7 +186,6 @@ class _Products:
         return (steps.reshape(-1) * given.scale.reshape(-1)).astype(np.float32)
 
     def lookup(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Return how to look up rows of integers, and to dequantise those only."""
         table = self._quantised(node.input[0]) if node.op_type == "Gather" else None
         if table is None or table.name not in self._constants or table.scale.size != 1 or table.zero.size != 1:
             return None
@@ -229,7 +226,6 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _is_plain(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> bool:
-    """Return whether a product is of nothing but its inputs, padded as its attributes say."""
     if node.op_type == "Gemm":
         return not attributes.get("transA") and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
     return attributes.get("auto_pad", "NOTSET") in {"NOTSET", "VALID"}
@@ -268,7 +264,6 @@ def _like(array: Array, value: Any, axis: int | None = None) -> Any:
 
 
 def product(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    """Return the rule's expression of a product in integers."""
     emit: Emit = builder.normalize
     data, (kernel, addend, factor, zero, *bias) = inputs[0], (one.value.numpy() for one in inputs[1:])
     kind = attributes["kind"]
@@ -299,7 +294,6 @@ def _has_wide_vectors() -> bool:
 
 
 def _taken() -> str:
-    """Return the type of data that the products of the current target's processor take."""
     instruction = _instruction()
     return "uint8" if instruction is None else instruction.data
 

@@ -26,10 +26,8 @@ _ROWS, _PLANES = 3, 4  # dimensions of a batch of rows, of images
 
 
 def tile(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
-    """Repeat by a broadcast along new dimensions: LLVM makes a wrong loop of TVM's remainders for some processors.
-
-    Seen of a float32 array of 2x3x4x5 that is repeated 7x6x4x2 times, with LLVM 22 for `znver4`.
-    """
+    """Repeat by a broadcast along new dimensions: LLVM makes a wrong loop of TVM's remainders for some processors. Seen
+    of a float32 array of 2x3x4x5 that is repeated 7x6x4x2 times, with LLVM 22 for `znver4`."""
     x, repeats = inputs
     shape = shape_of(x, "Tile")
     if not isinstance(repeats, tvm.ir.GenericConst):
@@ -42,7 +40,6 @@ def tile(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
 
 
 def column_to_image(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Add up the blocks that overlap in each element of an image."""
     x, image, block = inputs
     if not all(isinstance(one, tvm.ir.GenericConst) for one in (image, block)):
         raise DialectError("Col2Im has a size that is computed")
@@ -76,7 +73,6 @@ def column_to_image(builder: Any, inputs: list[Any], attributes: dict[str, Any])
 
 
 def determinant(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
-    """Return the determinants of matrices of at most three rows, by their definition."""
     (x,) = inputs
     shape = shape_of(x, "Det")
 
@@ -133,7 +129,6 @@ def tensor_scatter(builder: Any, inputs: list[Any], attributes: dict[str, Any]) 
 
 
 def dropout(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Return the input, and a mask that leaves out nothing."""
     x = inputs[0]
     kept = relax.op.ones(shape_of(x, "Dropout"), "bool")
     return x if int(attributes.get("tvm_custom", {}).get("num_outputs", 1)) == 1 else relax.Tuple([x, kept])
@@ -153,7 +148,6 @@ def old_slice(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
 
 
 def eye_like(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Return ones on a diagonal, of the element type that is asked for."""
     (x,) = inputs
     kind = onnx.helper.tensor_dtype_to_np_dtype(int(attributes["dtype"])).name if "dtype" in attributes else dtype_of(x)
     rows, columns = shape_of(x, "EyeLike")
@@ -200,7 +194,6 @@ def _is_empty(value: Any) -> bool:
 
 
 def upsample(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Resize planes by whole numbers, as Resize does with asymmetric coordinates."""
     x, given = (*inputs, None)[:2]
     if given is not None and not isinstance(given, tvm.ir.GenericConst):
         raise DialectError("Upsample has scales that are computed")
@@ -281,9 +274,7 @@ def log_sum_exp(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> 
 
 def as_pooled(builder: Any, x: Any, operator: str, attributes: dict[str, Any]) -> Any:
     """Bound what is pooled where ONNX Runtime begins with the lowest finite number: rows, of which NaN is none, or all.
-
-    Elsewhere it begins with -inf, or by its own place.
-    """
+    Elsewhere it begins with -inf, or by its own place."""
     rows = len(shape_of(x, operator)) == _ROWS and set(attributes.get("dilations", [1])) == {1}
     if dtype_of(x) != "float32" or not (rows or operator == "GlobalMaxPool"):
         return x

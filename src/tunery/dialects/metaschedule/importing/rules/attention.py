@@ -1,8 +1,6 @@
-"""Attention of com.microsoft, as ONNX Runtime's optimiser and its model builder save it: products and a softmax.
-
-What a rule does not compute is left out by `microsoft.objection`. Letters of shapes: batch B, heads N, queries S, keys
-T, of which P are past, and the size of a head H.
-"""
+"""Attention of com.microsoft, as ONNX Runtime's optimiser and its model builder save it: products and a softmax. What a
+rule does not compute is left out by `microsoft.objection`. Letters of shapes: batch B, heads N, queries S, keys T, of
+which P are past, and the size of a head H."""
 
 import math
 from collections.abc import Callable
@@ -142,7 +140,6 @@ def _outputs(attributes: dict[str, Any]) -> int:
 
 
 def _slices(run: Run, value: Any, sizes: list[int], axis: int = -1) -> list[Any]:
-    """Return parts of a tensor along an axis."""
     ends = np.cumsum([0, *sizes]).tolist()
     at = axis % len(shape_of(value, "attention"))
     return [run(relax.op.strided_slice(value, [at], [b], [e])) for b, e in pairwise(ends)]
@@ -162,7 +159,6 @@ def _apart(run: Run, value: Any, heads: int) -> Any:
 
 
 def _together(run: Run, value: Any) -> Any:
-    """Return B x N x S x H as B x S x NH."""
     batch, heads, steps, size = shape_of(value, "attention")
     return run(relax.op.reshape(run(relax.op.permute_dims(value, [0, 2, 1, 3])), [batch, steps, heads * size]))
 
@@ -214,7 +210,6 @@ def _weighted(run: Run, scores: Any, value: Any) -> Any:
 
 
 def _with_sink(run: Run, scores: Any, sink: Any) -> Any:
-    """Return the softmax of the scores and one more, which takes a share for nothing."""
     most = run(relax.op.maximum(run(relax.op.max(scores, [-1], keepdims=True)), sink))
     powers = run(relax.op.exp(run(relax.op.subtract(scores, most))))
     rest = run(relax.op.exp(run(relax.op.subtract(sink, most))))
@@ -222,10 +217,8 @@ def _with_sink(run: Run, scores: Any, sink: Any) -> Any:
 
 
 def _rotated(builder: Any, x: Any, places: Any, tables: tuple[Any, Any], heads: int, *, interleaved: bool) -> Any:
-    """Rotate pairs of a head's numbers by the angles at their places (B x S); `heads` is the axis of the heads.
-
-    A pair is two neighbours where it is `interleaved`, else one of the first half and one of the second.
-    """
+    """Rotate pairs of a head's numbers by the angles at their places (B x S); `heads` is the axis of the heads. A pair
+    is two neighbours where it is `interleaved`, else one of the first half and one of the second."""
     cos, sin = tables
     rows, half = shape_of(cos, "rotary embedding")
 

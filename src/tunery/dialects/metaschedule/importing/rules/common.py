@@ -22,7 +22,6 @@ def emitter(builder: Any) -> Callable[[Any], Any]:
 
 
 def rewritten(rewriter: Any, module: Any) -> Any:
-    """Return the module with its Relax functions visited by a mutator that was made for it."""
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(name, rewriter.visit_expr(function))
@@ -30,7 +29,6 @@ def rewritten(rewriter: Any, module: Any) -> Any:
 
 
 def shape_of(value: Any, operator: str) -> list[int]:
-    """Return an input's dimensions."""
     try:
         return [int(dim) for dim in value.ty.shape]
     except (TypeError, ValueError) as error:
@@ -38,12 +36,10 @@ def shape_of(value: Any, operator: str) -> list[int]:
 
 
 def dtype_of(value: Any) -> str:
-    """Return the name of an expression's element type."""
     return str(value.ty.dtype.dtype)
 
 
 def const_like(value: Any, like: Any) -> Any:
-    """Return a constant of the element type of an expression."""
     return relax.const(np.asarray(value, dtype_of(like)), dtype_of(like))
 
 

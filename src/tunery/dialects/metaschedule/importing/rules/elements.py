@@ -74,7 +74,6 @@ def sign(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
 
 
 def mean_of_many(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Divide the sum of the inputs by their number."""
     total = chain(relax.op.add)(builder, inputs, attributes)
     return total if len(inputs) == 1 else relax.op.divide(total, const_like(len(inputs), inputs[0]))
 
@@ -162,7 +161,6 @@ def is_nan(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
 
 
 def bit_cast(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Read the same bits as another type of the same width."""
     (x,) = inputs
     wanted = onnx.helper.tensor_dtype_to_np_dtype(int(attributes["to"])).name
 
@@ -173,10 +171,8 @@ def bit_cast(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any
 
 
 def cast(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Cut floats to integers as x86 does: what does not fit is the lowest integer, of 32 bits for narrower types.
-
-    None for other casts. Large unsigned integers of 64 bits lie above the middle, those of 32 bits fit 64.
-    """
+    """Cut floats to integers as x86 does: what does not fit is the lowest integer, of 32 bits for narrower types. None
+    for other casts. Large unsigned integers of 64 bits lie above the middle, those of 32 bits fit 64."""
     x, like = (*inputs, None)[:2]
     if not isinstance(x, relax.Var | relax.Call) or "float" not in dtype_of(x := emit(builder, x)):
         return None
@@ -216,9 +212,7 @@ def _factors(exponent: Any, *, whole: bool) -> int:
 
 def power(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
     """Raise to a power of another type, to a small whole one, or integers; None for others of one floating-point type.
-
-    A call for each element, as LLVM makes of a third power, took 60 % of a GPT-2's time.
-    """
+    A call for each element, as LLVM makes of a third power, took 60 % of a GPT-2's time."""
     x, y = inputs
     kind = dtype_of(x)
     if "float" in kind and dtype_of(y) == kind:

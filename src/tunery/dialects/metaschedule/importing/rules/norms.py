@@ -22,7 +22,6 @@ _CONVOLVED = (4, 5)
 
 
 def layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Return the normalised values, their mean and the inverse of their deviation."""
     x, scale, bias = (*inputs, None)[:3]
     shape, kind = shape_of(x, "LayerNormalization"), x.ty.dtype.dtype
     first = int(attributes.get("axis", -1)) % len(shape)
@@ -71,7 +70,6 @@ def mean_variance_norm(builder: Any, inputs: list[Any], attributes: dict[str, An
 
 
 def _moments(builder: Any, x: Any, axes: list[int]) -> tuple[Any, Any]:
-    """Return the values less their mean, and their variance."""
     run = emitter(builder)
     centred = run(relax.op.subtract(x, run(relax.op.mean(x, axes, keepdims=True))))
     return centred, run(relax.op.mean(run(relax.op.multiply(centred, centred)), axes, keepdims=True))
@@ -97,11 +95,9 @@ def instance_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -
 
 
 def _by_groups(builder: Any, x: Any, count: int, affine: tuple[Any, Any], attributes: dict[str, Any]) -> Any:
-    """Normalise groups of channels, then scale and shift; of one axis as of two, which have layouts.
-
-    Of up to three axes nothing of the array's size is reshaped: means are taken channel by channel, and then of the
-    channels of a group.
-    """
+    """Normalise groups of channels, then scale and shift; of one axis as of two, which have layouts. Of up to three
+    axes nothing of the array's size is reshaped: means are taken channel by channel, and then of the channels of a
+    group."""
     run, whole, kind = emitter(builder), shape_of(x, "its input"), dtype_of(x)
     if len(whole) == _ONE_AXIS:
         x = run(relax.op.expand_dims(x, ROW))

@@ -92,9 +92,7 @@ def _as_plane(size: int) -> list[int]:
 
 def integer_matmul(builder: Any, inputs: Sequence[Any], _: Mapping[str, Any]) -> Any:
     """Multiply by a constant matrix of 8 bits: what zero points add are its columns' sums, so all else is of bytes.
-
-    None where there is no such matrix.
-    """
+    None where there is no such matrix."""
     data, kernel, point, zero = (*inputs, None, None)[:4]
     weights = _centred(kernel, zero)
     if weights is None or weights.ndim != 2 or not _is_one(point):
@@ -157,7 +155,6 @@ def quantised_matmul(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
         return run(relax.op.subtract(wide, along(run(relax.op.astype(point, "int32")), rows=rows)))
 
     def along(value: Any, *, rows: bool) -> Any:
-        """Put a number for each row, or for each column, where it belongs."""
         sizes = shape_of(value, "QLinearMatMul")
         return run(relax.op.reshape(value, [*sizes, 1])) if rows and rank > 1 and sizes and sizes[0] > 1 else value
 

@@ -74,7 +74,6 @@ def _weights(size: int, name: str, value: Any, attributes: dict[str, Any]) -> Ar
 
 
 def _along(builder: Any, x: Any, axis: int, weights: Array) -> Any:
-    """Return the sums along an axis of the elements that have a weight, times it."""
     count = max(1, int((weights != 0).sum(axis=1).max()))
     order = np.sort(np.argsort(weights == 0, axis=1, kind="stable")[:, :count], axis=1)
     shape, kind = shape_of(x, "Resize"), dtype_of(x)

@@ -44,9 +44,7 @@ _DEPENDS = "its size depends on the data"
 
 def foreign_nodes(graph: Graph, decided: Mapping[str, str] = MappingProxyType({})) -> dict[int, str]:
     """Return the nodes that are left to ONNX Runtime by rule, and why; with those that are `decided`, by their labels.
-
-    Small islands are added where nothing was decided.
-    """
+    Small islands are added where nothing was decided."""
     known = _imported_operators()
     found: dict[int, str] = {}
     for at, node in enumerate(graph.nodes):
@@ -295,9 +293,7 @@ def _touches(graph: Graph, group: list[int], found: dict[int, str]) -> bool:
 
 def failing_nodes(graph: Graph, known: dict[int, str], attempt: Callable[[onnx.ModelProto], str]) -> dict[int, str]:
     """Return the nodes beside the `known` ones for which `attempt` has an objection, each tried as a model of its own.
-
-    Nodes that are alike are tried once.
-    """
+    Nodes that are alike are tried once."""
     said: dict[str, str] = {}
     found: dict[int, str] = {}
     for at, node in enumerate(graph.nodes):
@@ -328,7 +324,6 @@ def _alone(graph: Graph, at: int) -> onnx.ModelProto:
 
 
 def _signature(alone: onnx.ModelProto, node: onnx.NodeProto) -> str:
-    """Return what is equal for nodes that are alike but for their names."""
     hashed = hashlib.sha256(f"{node.domain} {node.op_type} {len(node.output)}".encode())
     for one in sorted(node.attribute, key=lambda one: str(one.name)):
         hashed.update(one.SerializeToString())

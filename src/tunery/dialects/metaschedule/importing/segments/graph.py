@@ -19,10 +19,8 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Part of a network as an ONNX model, with the names of its inputs.
-
-    A dimension of an output is -1 where it depends on the data; `ranked` says of which outputs the rank is known.
-    """
+    """Part of a network as an ONNX model, with the names of its inputs. A dimension of an output is -1 where it depends
+    on the data; `ranked` says of which outputs the rank is known."""
 
     model: bytes
     inputs: tuple[str, ...]
@@ -61,7 +59,6 @@ class Graph:
         return self._readers.get(name, [])
 
     def is_number_tensor(self, name: str) -> bool:
-        """Return whether a value is known to be a tensor of numbers or truth values."""
         if name in self.constants:
             return bool(self.constants[name].data_type != onnx.TensorProto.STRING)
         kind = self._types.get(name)
@@ -80,7 +77,6 @@ class Graph:
         return tuple(dim.dim_value if dim.HasField("dim_value") else _UNKNOWN for dim in dims)
 
     def is_static(self, name: str) -> bool:
-        """Return whether all of a value's dimensions are known."""
         shape = self.shape(name)
         return shape is not None and _UNKNOWN not in shape
 
@@ -117,11 +113,9 @@ def _read_by(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def groups(graph: Graph, elsewhere: Collection[int]) -> list[list[int]]:
-    """Return the nodes in `elsewhere` in as few convex groups as their order allows: none waits for what needs it.
-
-    A node's level is the number of changes between the two sides on the way to it; nodes of one level and side never
-    depend on each other through the other side.
-    """
+    """Return the nodes in `elsewhere` in as few convex groups as their order allows: none waits for what needs it. A
+    node's level is the number of changes between the two sides on the way to it; nodes of one level and side never
+    depend on each other through the other side."""
     level: list[int] = []
     for at in range(len(graph.nodes)):
         away = at in elsewhere

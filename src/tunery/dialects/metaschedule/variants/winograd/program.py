@@ -1,10 +1,8 @@
 """Winograd's minimal filtering for 3x3 convolutions of stride 1: F(4x4, 3x3); F(2x2, 3x3) has won no race against it.
-
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (arXiv 1509.09308): every tile of m x m outputs
-costs (m + 2)^2 multiplications for each pair of channels instead of 9 m^2, so 4 times fewer. Weights are
-transformed beforehand. The points of F(4x4) are not the paper's 0, ±1, ±2, whose largest error was 5 times that of
-an ordinary convolution in float32 (256 channels), but 0, ±3/4, ±3/2, where it was 1.5 times.
-"""
+costs (m + 2)^2 multiplications for each pair of channels instead of 9 m^2, so 4 times fewer. Weights are transformed
+beforehand. The points of F(4x4) are not the paper's 0, ±1, ±2, whose largest error was 5 times that of an ordinary
+convolution in float32 (256 channels), but 0, ±3/4, ±3/2, where it was 1.5 times."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +25,7 @@ _LEAST_CHANNELS = 16
 @dataclass(frozen=True)
 class WinogradProgram:
     """A convolution's program with Winograd inside: `weight` is the index of the argument that is transformed,
-    `channels` the number of input and output channels.
-    """
+    `channels` the number of input and output channels."""
 
     module: Any
     weight: int
@@ -82,7 +79,6 @@ class _Convolution(Fused):
 
 
 def _core(found: _Convolution) -> Any:
-    """Return the PrimFunc `(padded input, transformed weights, output)` of the bare convolution."""
     from tvm import te
 
     tile = TILE

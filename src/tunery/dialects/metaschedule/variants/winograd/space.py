@@ -1,9 +1,6 @@
-"""The design space of Winograd's program: two schedules whose tile sizes are sampled.
-
-`by_tiles`: each thread takes a block of output tiles through input transform, products and output transform, so that
-all of it stays in its cache. `by_phases`: all threads do one phase after the other, which balances better and reads
-large weights once.
-"""
+"""The design space of Winograd's program: two schedules whose tile sizes are sampled. `by_tiles`: each thread takes a
+block of output tiles through input transform, products and output transform, so that all of it stays in its cache.
+`by_phases`: all threads do one phase after the other, which balances better and reads large weights once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,8 +23,6 @@ def lanes_of(channels: tuple[int, int], target: Any) -> int:
 
 
 def designs(tile: int, lanes: int) -> Callable[[Any], list[Any]]:
-    """Return the function that turns a schedule of the plain program into the designs."""
-
     def both(schedule: Any) -> list[Any]:
         return [_Design(schedule.copy(), tile, lanes).by_tiles(), _Design(schedule.copy(), tile, lanes).by_phases()]
 
@@ -75,7 +70,6 @@ class _Design:
         self._last = blocks[-1]
 
     def _blocks_of_tiles(self) -> Any:
-        """Tile the output, put the inverse transform into it, and return its parallel loop."""
         s = self._s
         n, h, w, o = s.get_loops(self._last)
         rows, u = s.split(h, [None, self._tile])
@@ -108,7 +102,6 @@ class _Design:
             self._at(name, vectors)
 
     def _at(self, name: str, loop: Any) -> None:
-        """Compute a transform's stage for one vector of channels, in registers."""
         s = self._s
         block = s.get_sblock(name)
         s.compute_at(block, loop, preserve_unit_loops=True)
