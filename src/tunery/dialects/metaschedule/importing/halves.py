@@ -92,9 +92,9 @@ def _of_singles(node: onnx.NodeProto, wide: Mapping[str, str]) -> onnx.NodeProto
 
 
 def _stays(node: onnx.NodeProto) -> bool:
-    """Return whether a node is of half precision: a segment's call, what rounds to it, and Sign, whose NaN is 0."""
-    rounds = node.op_type == "Cast" and any(one.name == "to" and one.i == _HALF for one in node.attribute)
-    return rounds or node.op_type in {OPERATOR, "Sign"}
+    """Return whether a node is of half precision: a segment's call, Cast but to single, and Sign, whose NaN is 0."""
+    wide = node.op_type == "Cast" and all(one.i == _SINGLE for one in node.attribute if one.name == "to")
+    return node.op_type in {OPERATOR, "Sign"} or (node.op_type == "Cast" and not wide)
 
 
 def _cast_before(
