@@ -317,7 +317,8 @@ def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.Mon
         honest_s = [one["result"]["latency_s"] for one in (sent[0], *sent[-2:])]
         for name, one in zip(cheats, sent[1:], strict=False):
             told = one["result"] or {"latency_s": None}
-            good = told["latency_s"] is not None and told["latency_s"] < 0.8 * min(honest_s)
+            # Beside busy neighbours one kernel's times differ by a factor of two; those that forge want ten and more.
+            good = told["latency_s"] is not None and told["latency_s"] < 0.4 * min(honest_s)
             assert not good, (name, told)
         after = (await measured(developer, kernel(HONEST)))["result"]
         assert after["latency_s"] > 0.3 * min(honest_s), "a job measures with what an earlier one has left"
