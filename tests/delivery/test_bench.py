@@ -448,9 +448,6 @@ class Warming(Contestant):
     def perf_counter_ns(self) -> int:
         return round(1e9 * self.now_s)
 
-    def process_time(self) -> float:
-        return 0.0  # its threads sleep
-
     def sleep(self, _: float) -> None:
         """No time is needed for that."""
 

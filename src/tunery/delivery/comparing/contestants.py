@@ -19,13 +19,14 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._archive import vouch
+from tunery._processor import is_another_thread_running
 from tunery.blobs import Blobs
 from tunery.dialects import Array, labels
 from tunery.domain import BlobDigest, InputRange, TensorSpec
 from tunery.measuring.inputs import SETS, fitting, network_inputs, read_sets, set_label, set_numbers
 
 _KERNEL, _PROFILED, _WARM_S = "_kernel_time", 5, 0.05
-_LOOK_S, _LONGEST_REST_S = 0.01, 0.3
+_LOOK_S, _LONGEST_REST_S = 0.005, 0.3
 _BESIDE = "session.model_external_initializers_file_folder_path"
 _RANDOM, _TRAINING = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout"), 3
 _LONGEST_S, _MOST_BYTES = 3.0, 64 << 20
@@ -102,9 +103,8 @@ def _rest() -> None:
 
     Those of ONNX Runtime go on for 40 ms after a call, and would take a core from whoever is timed next.
     """
-    end, used_s = time.perf_counter() + _LONGEST_REST_S, -_LOOK_S
-    while time.perf_counter() < end and time.process_time() - used_s > 0.1 * _LOOK_S:
-        used_s = time.process_time()
+    end = time.perf_counter() + _LONGEST_REST_S
+    while is_another_thread_running() and time.perf_counter() < end:
         time.sleep(_LOOK_S)
 
 
