@@ -8,7 +8,7 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import wraps
@@ -108,6 +108,8 @@ class Session:
         stop: threading.Event | None = None,
         job_id: str = "",
         began: float | None = None,
+        *,
+        known: Callable[[Request], ImportedModel | None] | None = None,
     ) -> TuneReport:
         """Tune a model: measured and verified records go into the store; an unfinished equal job is resumed.
 
@@ -116,11 +118,19 @@ class Session:
         `job_id` names the job to go on with, which `request` must be the request of. The budget counts from `began`
         (monotonic seconds; None: from now).
         """
+        check_limits(request)
+        if not resumable(request.kind):
+            raise UsageError(f"a job of kind {request.kind} answers, and has nothing to go on with")
         job = Job(
-            request, self._runtimes, notify=on_progress, known=self._known, stop=stop or threading.Event(),
+            request, self._runtimes, notify=on_progress, known=known or self._known, stop=stop or threading.Event(),
             job_id=job_id, began=time.monotonic() if began is None else began,
         )  # fmt: skip
-        return self._tuned(job)
+        report = tune_report(self._done(job), job.beginning, job.store.place, resumed=job.resumed)
+        tasks = tuple(task for work in job.works for task in work.model_read.tasks)
+        return replace(
+            report, network=job.work.model_read.network, tasks=tasks, compiled=job.compiled,
+            undelivered=job.undelivered,
+        )  # fmt: skip
 
     def tune_tasks(self, request: Request, tasks: Sequence[Task]) -> TuneReport:
         """Tune tasks that were extracted before, of one target; the request's model is only a name."""
@@ -128,18 +138,7 @@ class Session:
             raise UsageError("tune_tasks needs tasks of one target; group them by `task.target` first")
         network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
         imported = ImportedModel(network, tasks[0].target, get_dialect(request.dialect).compiler, tuple(tasks))
-        return self._tuned(Job(request, self._runtimes, known=lambda _: imported))
-
-    def _tuned(self, job: Job) -> TuneReport:
-        check_limits(job.request)
-        if not resumable(job.request.kind):
-            raise UsageError(f"a job of kind {job.request.kind} answers, and has nothing to go on with")
-        report = tune_report(self._done(job), job.beginning, job.store.place, resumed=job.resumed)
-        tasks = tuple(task for work in job.works for task in work.model_read.tasks)
-        return replace(
-            report, network=job.work.model_read.network, tasks=tasks, compiled=job.compiled,
-            undelivered=job.undelivered,
-        )  # fmt: skip
+        return self.tune(request, known=lambda _: imported)
 
     def extract(self, request: Request) -> ImportedModel:
         """Return the model's network, target and tasks."""
@@ -273,7 +272,7 @@ class Session:
 
     def note(self, job_id: str, kind: str, payload: Mapping[str, Any]) -> None:
         """Store an event of a job."""
-        self._run(self._runtimes.store.write(lambda store: store.events.append(kind, payload, job_id)))
+        self._loop.run(self._runtimes.store.write(lambda store: store.events.append(kind, payload, job_id)))
 
     def cancel(self) -> bool:
         """End the verb that is at work, which raises KeyboardInterrupt then; return whether one is.
@@ -286,23 +285,6 @@ class Session:
         self._cancelled = True
         task.get_loop().call_soon_threadsafe(task.cancel)
         return True
-
-    def _run(self, verb: Coroutine[Any, Any, R]) -> R:
-        """Run a verb to its end."""
-
-        async def run() -> R:
-            self._at_work = asyncio.current_task()
-            return await verb
-
-        self._cancelled = False
-        try:
-            return self._loop.run(run())
-        except asyncio.CancelledError:
-            if self._cancelled:
-                raise KeyboardInterrupt from None
-            raise
-        finally:
-            self._at_work = None
 
     def _do(
         self,
@@ -319,12 +301,24 @@ class Session:
         return done
 
     def _done(self, job: Job, answer: Callable[[Work], Awaitable[Any]] | None = None, *, charged: bool = False) -> Any:
+        """Do a job to its end; where `cancel` ends it, that raises KeyboardInterrupt."""
+
+        async def work() -> Any:
+            self._at_work = asyncio.current_task()
+            return await run_here(job, answer, charged=charged)
+
+        self._cancelled = False
         try:
-            return self._run(run_here(job, answer, charged=charged))
+            return self._loop.run(work())
+        except asyncio.CancelledError:
+            if self._cancelled:
+                raise KeyboardInterrupt from None
+            raise
         finally:
-            for work in job.works:
-                if work.imported is not None:
-                    self._models[_source(work.request)] = replace(work.imported, wall_s=0.0, core_s=0.0)
+            self._at_work = None
+            for part in job.works if job.known == self._known else ():
+                if part.imported is not None:
+                    self._models[_source(part.request)] = replace(part.imported, wall_s=0.0, core_s=0.0)
 
     def _known(self, request: Request) -> ImportedModel | None:
         return self._models.get(_source(request))

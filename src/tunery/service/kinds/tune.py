@@ -55,7 +55,19 @@ async def _tune(job: Job, options: TuneOptions) -> JobStatus:
         )  # fmt: skip
         if job.month is not None:
             job.month.meter(tuning.money, tuning.limit_money)
-        return await _run(job, tuning)
+        claim, dispatch, open_ = job.claim, job.runtimes.dispatch, True
+        dispatch.submit(job.job_id, claim.owner, claim.weight, claim.priority, tuning.planned)
+
+        async def worked() -> None:
+            nonlocal open_
+            if open_:
+                open_ = False
+                await job.keep_stages(dispatch.end(job.job_id))
+
+        try:
+            return await tuning.run(worked)
+        finally:
+            await worked()  # where it never began
 
     async def deliver(account: Account) -> str:
         return await _compile(job, _compiling(job, account), options)
@@ -106,23 +118,6 @@ def _reserve(job: Job, options: TuneOptions) -> Callable[[int], float]:
         )
     most_s = (1.0 if judged else 0.5) * seconds
     return lambda untried: min(fixed_s + each_s * untried, most_s)
-
-
-async def _run(job: Job, tuning: TuningJob) -> JobStatus:
-    claim, dispatch = job.claim, job.runtimes.dispatch
-    dispatch.submit(job.job_id, claim.owner, claim.weight, claim.priority, tuning.planned)
-    open_ = True
-
-    async def worked() -> None:
-        nonlocal open_
-        if open_:
-            open_ = False
-            await job.keep_stages(dispatch.end(job.job_id))
-
-    try:
-        return await tuning.run(worked)
-    finally:
-        await worked()  # where it never began
 
 
 def _compiling(job: Job, account: Account | None = None) -> Work:
