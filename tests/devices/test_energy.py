@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tunery.accounting.power import Power
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, ModelledMeter, RaplMeter, open_meter
+from tunery.devices.cpu.load import MODELLED_W_PER_CORE, ModelledMeter, RaplMeter, open_meter
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tunery._errors import StoreError
 from tunery.accounting.machine import MachineTime
 from tunery.accounting.power import Power
 from tunery.accounting.prices import load_prices
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, ModelledMeter
+from tunery.devices.cpu.load import MODELLED_W_PER_CORE, ModelledMeter
 from tunery.domain import Spend
 from tunery.store import AsyncStore, Charge, Store, open_store
 from tunery.tuning.account import Account, PricedCharge, charged

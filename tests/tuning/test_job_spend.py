@@ -15,7 +15,7 @@ from job_tools import os_core_s, request_in, run_in, runtimes
 from tunery._errors import UsageError
 from tunery.accounting.power import Power
 from tunery.accounting.prices import load_prices
-from tunery.devices.cpu.energy import ModelledMeter
+from tunery.devices.cpu.load import ModelledMeter
 from tunery.domain import Budget, Candidate, JobState, Origin, Record, Task
 from tunery.runtime import dispatch
 from tunery.runtime.runtime import Runtime

@@ -11,8 +11,8 @@ from job_tools import PATIENCE_S, records_in, request_in, run_in, runtimes
 
 from tunery._errors import UsageError
 from tunery.accounting.prices import load_prices
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE
 from tunery.devices.cpu.facts import usable_cores
+from tunery.devices.cpu.load import MODELLED_W_PER_CORE
 from tunery.dialects import Observation
 from tunery.domain import Budget, Candidate, JobState, JobStatus, Mode, Outcome
 from tunery.domain.request import Progress, ShareRequest

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psutil
 
 from tunery.devices import EnergyMeter
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, open_meter
+from tunery.devices.cpu.load import MODELLED_W_PER_CORE, open_meter
 
 _WINDOW_S, _LONGEST_S = 1.0, 60.0
 

@@ -25,6 +25,7 @@ from tunery.store._accounts import Accounts, Months
 from tunery.store._claims import Claims
 from tunery.store._devices import Calibrations, Devices
 from tunery.store._events import Events
+from tunery.store._interchange import Interchange
 from tunery.store._jobs import Jobs
 from tunery.store._ledger import Charge, Ledger
 from tunery.store._networks import Networks
@@ -34,7 +35,6 @@ from tunery.store.database.connection import Database, is_lost, translate
 from tunery.store.database.file import VARIABLE, check_plain, is_read_only, prepare, read_into_memory, resolve, shown
 from tunery.store.database.lease import waiting_jobs
 from tunery.store.database.schema import upgrade, version
-from tunery.store.exchange.interchange import Interchange
 from tunery.store.records.records import Addition, Records
 
 T = TypeVar("T")

@@ -12,9 +12,8 @@ from typing_extensions import override
 
 from tunery.devices._base import ConstantBuffers, Device, EnergyMeter, Fill
 from tunery.devices.cpu import facts as cpu_facts
-from tunery.devices.cpu.energy import open_meter
 from tunery.devices.cpu.facts import cache_bytes, cpu_traits, describe_cpu
-from tunery.devices.cpu.load import CpuForeignLoad, LoadWatch, read_clocks
+from tunery.devices.cpu.load import CpuForeignLoad, LoadWatch, open_meter, read_clocks
 from tunery.domain import DeviceDescription
 
 ALIGNMENT = 64

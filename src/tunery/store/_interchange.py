@@ -18,11 +18,7 @@ from tunery._outputs import RECORDS, whole_file
 from tunery.domain import Task
 from tunery.domain.device import fingerprint_of
 from tunery.store._devices import insert_elsewhere, known_facts
-from tunery.store._networks import holders, insert_holders
-from tunery.store.database import schema
-from tunery.store.database.codec import encode
-from tunery.store.database.connection import Database
-from tunery.store.exchange.import_file import (
+from tunery.store._import_file import (
     FORMAT,
     VERSION,
     Checks,
@@ -33,6 +29,10 @@ from tunery.store.exchange.import_file import (
     fit_name,
     survey,
 )
+from tunery.store._networks import holders, insert_holders
+from tunery.store.database import schema
+from tunery.store.database.codec import encode
+from tunery.store.database.connection import Database
 from tunery.store.records.records import insert_tasks, task_query
 from tunery.store.records.rows import record_row, stored_task, to_record
 
