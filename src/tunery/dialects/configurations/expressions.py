@@ -36,7 +36,7 @@ class ExpressionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Expression:
+class ParameterExpression:
     """A parsed expression: its text, and the names that it uses."""
 
     text: str
@@ -56,7 +56,9 @@ class Expression:
             return False
 
 
-def parse(text: str, known: Iterable[str], constants: Mapping[str, Value] = MappingProxyType({})) -> Expression:
+def parse(
+    text: str, known: Iterable[str], constants: Mapping[str, Value] = MappingProxyType({})
+) -> ParameterExpression:
     """Parse an expression over `known` names and `constants`, which have their values already."""
     node, free = tree(text), set(known)
     run = _compiled(_Folded(constants).visit(node), text)
@@ -64,7 +66,7 @@ def parse(text: str, known: Iterable[str], constants: Mapping[str, Value] = Mapp
     for name in sorted(names - free - constants.keys()):
         listed = ", ".join(sorted({*free, *constants})[:12]) or "nothing"
         raise ExpressionError(f"{text!r:.80} refers to {name!r}, which is nothing here; known: {listed}")
-    return Expression(text, frozenset(names & free), run)
+    return ParameterExpression(text, frozenset(names & free), run)
 
 
 class _Folded(ast.NodeTransformer):
@@ -112,7 +114,7 @@ def _comprehension(node: ast.ListComp, text: str) -> list[Value]:
     used = {part.id for part in ast.walk(node.elt) if isinstance(part, ast.Name)} - _FUNCTIONS.keys()
     if used - {name}:
         raise ExpressionError(f"{text!r:.80} refers to {min(used - {name})!r}, which is nothing here")
-    body = Expression(text, frozenset({name}), run)
+    body = ParameterExpression(text, frozenset({name}), run)
     return [body({name: value}) for value in _listed(over.iter, text)]
 
 
@@ -132,7 +134,7 @@ def _listed(node: ast.expr, text: str) -> list[Value]:
 
 
 def _constant(node: ast.expr, text: str) -> Value:
-    return Expression(text, frozenset(), _compiled(node, text))({})
+    return ParameterExpression(text, frozenset(), _compiled(node, text))({})
 
 
 def _depth(node: ast.AST, left: int) -> int:

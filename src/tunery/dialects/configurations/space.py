@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunery.dialects.configurations.expressions import Expression, Value
+from tunery.dialects.configurations.expressions import ParameterExpression, Value
 
 Choices = tuple[int, ...]
 """A configuration: which value each parameter takes, by its place in the list of its values."""
@@ -31,14 +31,14 @@ class _Group:
     """Parameters that restrictions connect; `listed` has all their configurations, None where they are too many."""
 
     parameters: tuple[int, ...]
-    restrictions: tuple[Expression, ...]
+    restrictions: tuple[ParameterExpression, ...]
     listed: tuple[Choices, ...] | None
 
 
 class ConfigurationSpace:
     """The configurations of parameters (name to values) under restrictions."""
 
-    def __init__(self, parameters: Mapping[str, Sequence[Value]], restrictions: Sequence[Expression]) -> None:
+    def __init__(self, parameters: Mapping[str, Sequence[Value]], restrictions: Sequence[ParameterExpression]) -> None:
         self.names = tuple(parameters)
         self.values = tuple(tuple(values) for values in parameters.values())
         self.restrictions = tuple(restrictions)
@@ -181,7 +181,7 @@ class ConfigurationSpace:
         return _Group(tuple(order), mine, listed if len(listed) <= _MOST_LISTED else None)
 
     def _search(
-        self, order: Sequence[int], restrictions: Sequence[Expression], *, whole: bool = False
+        self, order: Sequence[int], restrictions: Sequence[ParameterExpression], *, whole: bool = False
     ) -> Iterator[Choices]:
         """Yield configurations in the order of their values; a restriction prunes early. It ends after many steps;
         where the `whole` is wanted that is an error."""
@@ -218,6 +218,6 @@ class _TooManyError(Exception):
     """A group has too many configurations to list."""
 
 
-def _told(restrictions: Sequence[Expression], what: str) -> str:
+def _told(restrictions: Sequence[ParameterExpression], what: str) -> str:
     shown = ", ".join(repr(restriction.text[:60]) for restriction in restrictions[:4])
     return f"{what} {shown}"
