@@ -138,7 +138,7 @@ def test_a_restarted_worker_does_not_pay_for_the_reference_again(bench: BenchMak
     first.race()
     first.race()
     second.race()
-    assert sorted(first.dialect.loaded) == ["c", "c", *["reference"] * 3]
+    assert sorted(first.dialect.loaded) == ["c", "c", *["reference"] * Verification.FULL]
     assert second.dialect.loaded == ["c"]
 
 
@@ -225,7 +225,6 @@ def test_a_kernel_right_on_the_first_input_only_is_wrong_in_the_finals(bench: Be
 
     (result,) = bench().finals(rounds=3, a={"compute": remembers})
     assert result.outcome is Outcome.WRONG_RESULT
-    assert result.verification.inputs == Verification.FULL
 
 
 def test_a_contaminated_round_is_repeated_as_a_whole(bench: BenchMaker) -> None:

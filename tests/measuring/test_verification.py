@@ -165,8 +165,8 @@ def test_the_reduction_is_taken_from_operations_or_sizes() -> None:
 
 def test_verdicts_join_to_a_deliverable_one_only_if_all_inputs_passed() -> None:
     good, bad = judge(normal(), normal()), judge(normal(), -normal())
-    assert merge([good] * 3).deliverable
-    assert not merge([good] * 2).deliverable
+    assert merge([good] * Verification.FULL).deliverable
+    assert not merge([good] * (Verification.FULL - 1)).deliverable
     joined = merge([good, bad, good])
     assert not joined.passed
     assert joined.detail == bad.detail
