@@ -15,7 +15,7 @@ from tunery.dialects.metaschedule.tiles.products import Product
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 
 _MOST_ROWS, _MOST_VECTORS = 16, 8
-_BLOCK_BYTES = 192 << 10  # of data that a block of rows reads
+_BLOCK_BYTES, _BLOCK_TILES = 48 << 10, 4  # of data that a block of rows reads, and its tiles at the least
 SHARES = 4  # blocks for each thread, at the least, where there is work for more than one
 _LATENCY = 4  # cycles of a multiply-add: no step of a sum takes less
 _CALL_CYCLES = 20
@@ -117,7 +117,8 @@ def _blocked(  # noqa: PLR0917 - a tile and where it is computed
     tiles = sum(row_tiles(product.row_count, rows)[:2])
     columns = math.ceil(product.columns.extent / lanes / vectors)
     step = product.rows[-1].data if product.rows else 1
-    in_block = max(1, min(tiles, int(_BLOCK_BYTES * bigger / (4 * rows * max(step, 1)))))
+    in_block = max(_BLOCK_TILES, int(_BLOCK_BYTES / (4 * rows * max(step, 1))))
+    in_block = min(tiles, max(1, int(in_block * bigger)))
     blocks = -(-tiles // in_block)
     row_share = -(-tiles // blocks)
     column_share = columns
