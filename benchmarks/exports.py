@@ -139,7 +139,7 @@ def _plans() -> dict[str, Plan]:
         "llama_cache": (lambda: _Cached(made("Llama", "ForCausalLM", use_cache=True, **small)()), cached, grown),
         "t5_encoder": (made("T5", "EncoderModel", vocab_size=500, d_model=64, d_kv=16, d_ff=128, num_layers=2,
                             num_heads=4), two, dict.fromkeys(two, ROWS)),
-        "whisper": (made("Whisper", vocab_size=500, max_source_positions=100, max_target_positions=32, use_cache=False,
+        "whisper": (made("Whisper", vocab_size=500, max_source_positions=100, max_target_positions=448, use_cache=False,
                          pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, **_TINY), heard,
                     {"decoder_input_ids": ROWS}),
         "vits": (made("Vits", vocab_size=38, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, ffn_dim=64,
