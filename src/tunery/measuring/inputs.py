@@ -12,7 +12,7 @@ from tunery._errors import UsageError
 from tunery.dialects import Array
 from tunery.domain import InputRange, TensorSpec
 
-VERSION = 2
+VERSION = 3
 """Counts changes of the values below: cached reference outputs of another version are not used."""
 
 _INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64"})

@@ -17,6 +17,7 @@ from tunery.measuring.verification import ExpectedOutput, compare, expect, finit
 _KEPT_BYTES = 256 * 2**20
 _ENOUGH_FINITE, _SOME_FINITE = 0.9, 0.25
 _WAYS = 2  # of making ordinary inputs, and special ones
+_PADDED_KINDS = ("conv", "depthwise")
 SPECIAL = Verification.FULL - 1
 """The number of inputs with special values, which users' kernels need not keep."""
 
@@ -67,7 +68,9 @@ class References:
         specs, seed = task.workload.input_specs, self._seed + number
         if number != SPECIAL or way >= _WAYS:
             return make_inputs(specs, seed, positive=way % _WAYS > 0)
-        return special_inputs(specs, seed, only_first=way > 0)
+        # Padding times an infinite weight is NaN to who multiplies it, and nothing to who leaves it out.
+        padded = task.workload.kind.startswith(_PADDED_KINDS)
+        return special_inputs(specs, seed, only_first=way > 0 or padded)
 
     def _compute(self, task: Task, reference: Built, key: _Key) -> _Entry:
         kernel = self._codegen.load(task, reference, self._device)
