@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -110,6 +111,17 @@ def test_places_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
         assert_refused(run("compile", "fake:demo", *FAKE, "-o", "demo.tunery"), "demo.tunery")
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_without_a_directory_for_temporary_files_its_variable_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    answer = run("compile", "fake:demo", *FAKE, "-o", "demo.tunery")
+    assert answer.code == 1
+    assert "TMPDIR" in answer.err
+    assert "internal" not in answer.err
 
 
 def test_errors_are_json_where_asked_for(run: Run) -> None:

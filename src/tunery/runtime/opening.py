@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -45,6 +46,7 @@ def _place(on: str, *, follow: bool) -> Iterator[tuple[Engine, Path]]:
     cache, kind = cache_directory(), engine_class(settings().engine)
     if on:
         host_named(on, added_hosts())
+    tempfile.gettempdir()  # raises where there is none, before a worker does in the middle
     try:
         scratch, held = make_scratch(cache)
     except OSError as error:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -98,6 +99,8 @@ def _of_the_machine(error: Exception) -> str:
         return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"
     if isinstance(error, FileNotFoundError) and not error.filename and not _has_directory():
         return "the working directory is gone; change to another one"
+    if isinstance(error, FileNotFoundError) and not _has_temporary_files():
+        return "no directory for temporary files can be written; set TMPDIR to one of your own"
     no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
     if isinstance(error, MemoryError | SystemError) or no_thread:  # what the interpreter says where it has none left
         return "there is not enough memory; end other programs, or use a machine with more"
@@ -107,6 +110,13 @@ def _of_the_machine(error: Exception) -> str:
 def _unforeseen(error: Exception, verbose: bool) -> str:
     advice = "please report it" if verbose else "run again with -v for the traceback, and please report it"
     return f"internal error: {type(error).__name__}: {error}; {advice}"
+
+
+def _has_temporary_files() -> bool:
+    try:
+        return bool(tempfile.gettempdir())
+    except FileNotFoundError:
+        return False
 
 
 def _has_directory() -> bool:
