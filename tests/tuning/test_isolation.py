@@ -85,7 +85,7 @@ def test_each_kind_costs_only_itself(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Dispatch, "end", end)
             report = run_in(tmp_path, f"{BASE}&memory_mib=1024&{options}", f"{TRIALS}trials")
-    validate(made[0].scheduler)
+    validate(made[0].dispatch.scheduler)
     expect_sound(report, tmp_path)
     assert report.job.spend.trials == TRIALS == raced(tmp_path).total()
     assert report.job.tasks[0].best_candidate is not None

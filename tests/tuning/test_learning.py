@@ -75,7 +75,7 @@ def measure(learning: Learning, first: int, last: int, *, noise: bool = False) -
 
 
 def learn(learning: Learning) -> None:
-    async def pay(_: object) -> None:
+    async def pay(*_: object) -> None:
         pass
 
     asyncio.run(learning.learn("job", pay))
