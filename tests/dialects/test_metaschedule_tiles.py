@@ -17,6 +17,7 @@ from tvm import te
 
 from tunery._errors import DialectError
 from tunery.delivery.files.loading import load_compiled
+from tunery.devices import open_device
 from tunery.dialects import Dialect, Observation
 from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
 from tunery.dialects.metaschedule.loading.preparing import TILES, from_tiles, transformed, transformed_shape
@@ -28,6 +29,7 @@ from tunery.dialects.metaschedule.variants.program import identify, tvm_target, 
 from tunery.dialects.metaschedule.variants.variant import write_body
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Candidate, Network, Outcome, Target, Task
+from tunery.measuring.references import Unmeasured
 
 pytestmark = pytest.mark.tvm
 
@@ -336,6 +338,16 @@ def test_they_are_looked_at_first_and_need_no_cost_model(dialect: Dialect, targe
     rest = [candidate.key for _ in range(8) for candidate in search.propose(8)]
     assert set(known[2:]) < set(rest)
     assert not set(known[:2]) & set(rest)
+
+
+def test_tiles_that_leave_out_padding_pass_the_verification(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    task = max(dialect.extract(network_of(["each channel"], tmp_path), target), key=lambda task: task.workload.flop)
+    assert task.workload.kind == "depthwise"
+    reference = dialect.build(task, dialect.reference(task), tmp_path)
+    verify = Unmeasured(dialect, open_device("cpu")).verify
+    for candidate in designs(task)[:2]:
+        verdict = verify(task, dialect.build(task, candidate, tmp_path), reference)
+        assert verdict.deliverable, verdict.detail
 
 
 def test_where_nothing_is_padded_nothing_is_copied(dialect: Dialect, target: Target, tmp_path: Path) -> None:
