@@ -1,16 +1,24 @@
 """Parallel regions of compiled code: from any threads at once, after a fork, and each task once."""
 
 import hashlib
+import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tunery.dialects.metaschedule import loading
+from tunery.devices import open_device
+from tunery.dialects import Kernel
+from tunery.dialects.metaschedule import MetaScheduleDialect, loading
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen.regions import estimate_regions
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
+from tunery.dialects.metaschedule.variants.program import space_of
+from tunery.measuring.inputs import make_inputs
+from tunery.models import prepare
 
 NATIVE = Path(loading.__path__[0], "native")
 HARNESS = r"""
@@ -56,6 +64,13 @@ int main(void) {
   waitpid(child, &status, 0);
 #endif
   rounds(&wrong[3]);
+  any alone = {1, 0, 1};
+  for (int again = 0; again < 20; ++again) { // their threads end, and others are started
+    __tvm_ffi_tunery_threads(NULL, &alone, 1, &nothing);
+    wrong[3] += atomic_load(&shared)->started != 0;
+    __tvm_ffi_tunery_threads(NULL, &threads, 1, &nothing);
+    rounds(&wrong[3]);
+  }
   float from[19 * 21], to[21 * 20];
   for (int at = 0; at < 19 * 21; ++at) from[at] = (float)at;
   for (int rows = 1; rows <= 19; ++rows)
@@ -86,6 +101,36 @@ def test_every_task_is_done_once(tmp_path: Path, check: str) -> None:
     subprocess.run(command, check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("0 0", 0), done.stderr[-3000:]
+
+
+@pytest.mark.tvm
+def test_the_threads_of_a_kernel_end_with_the_last_that_uses_its_library(tmp_path: Path) -> None:
+    dialect, device = MetaScheduleDialect(), open_device("cpu")
+    network = prepare("zoo:ds-cnn", {}, tmp_path)
+    task = next(task for task in dialect.extract(network, dialect.resolve_target("native", 2)) if task.tunable)
+    [candidate] = SurrogateProposer(task, space_of(task), [], None, 0).propose(1)
+    built, inputs = dialect.build(task, candidate, tmp_path), make_inputs(task.workload.input_specs, 0)
+
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+    def run(path: Path) -> Kernel:
+        kernel = dialect.load(task, replace(built, path=path), device)
+        kernel.bind(inputs)
+        for _ in range(50):
+            kernel.run()
+        return kernel
+
+    before = threads()
+    for number in range(5):
+        path = tmp_path / f"copy{number}"
+        shutil.copy(built.path, path)
+        kernel, other = run(path), run(path)
+        assert threads() == before + 1
+        del other
+        assert threads() == before + 1
+        del kernel
+        assert threads() == before
 
 
 @pytest.mark.parametrize(("rows", "parallel"), [(4, False), (4096, True)])

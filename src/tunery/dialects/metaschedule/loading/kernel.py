@@ -2,6 +2,8 @@
 
 import json
 import struct
+import weakref
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ _INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64", "bool"})
 _ELF_HEAD = struct.Struct("<4s36xQ10xHH2x")  # of 64 bits: the magic; where the table of sections is, and how large
 
 _LIBRARIES: list[Any] = []  # a library stays for as long as the process: what it has registered may be called
+_USERS = Counter[tuple[int, int]]()  # of a library's file: kernels that are alive
 
 
 def _load_library(path: Path) -> Any:
@@ -36,6 +39,22 @@ def _load_library(path: Path) -> Any:
         raise DialectError(f"{path} cannot be loaded: {reason_of(error)}") from error
     _LIBRARIES.append(loaded)
     return loaded
+
+
+def _use(kernel: Kernel, path: Path, loaded: Any, threads: int) -> None:
+    """Give a library its threads, which end with the last kernel of it: a measuring process loads thousands."""
+    facts = path.stat()
+    file = (facts.st_dev, facts.st_ino)  # by which the system knows a library that is loaded
+
+    def end() -> None:
+        _USERS[file] -= 1
+        if not _USERS[file]:
+            del _USERS[file]
+            library.set_threads(loaded, 1)
+
+    _USERS[file] += 1
+    library.set_threads(loaded, threads)
+    weakref.finalize(kernel, end).atexit = False
 
 
 def _is_whole(path: Path) -> bool:
@@ -58,7 +77,7 @@ class TvmKernel(Kernel):
         self._now = device.clock
         manifest = json.loads(built.manifest)
         self._library = _load_library(built.path)
-        library.set_threads(self._library, task.target.threads)
+        _use(self, built.path, self._library, task.target.threads)
         self._entry = self._library[manifest["entry"]]
         self._prepack = self._library[PREPACK] if manifest["packed"] and not manifest["packing"] else None
         self._manifest = manifest

@@ -234,12 +234,28 @@ __attribute__((visibility("hidden"))) int tunery_region(int64_t extent, int64_t 
   return 0;
 }
 
-/* A function of TVM's: it takes the most threads that regions of this library have from now on. */
+/* End a pool's threads; the next region starts others. */
+static void stop(pool *pool) {
+  atomic_store(&pool->ending, 1);
+  atomic_fetch_add(&pool->number, 1);
+  for (int at = 1; at < atomic_load(&pool->started); ++at) {
+    worker *worker = &pool->worker[at];
+    if (atomic_exchange(&worker->asleep, 0)) sem_post(&worker->ready);
+    pthread_join(worker->thread, NULL);
+    worker->avoided = 0;
+  }
+  atomic_store(&pool->started, 0);
+  atomic_store(&pool->ending, 0);
+}
+
+/* A function of TVM's: it takes the most threads that regions of this library have from now on; with one, others end. */
 int __tvm_ffi_tunery_threads(void *self, const any *arguments, int32_t count, any *result) {
   (void)self, (void)count, (void)result;
   int64_t asked = arguments[0].number;
   atomic_store(&most, asked < 1 ? 1 : asked > MOST_THREADS ? MOST_THREADS : (int)asked);
-  if (asked < 2 || atomic_load(&shared)) return 0;
+  pool *known = atomic_load(&shared);
+  if (asked < 2 && known && !atomic_exchange(&known->busy, 1)) stop(known), atomic_store(&known->busy, 0);
+  if (asked < 2 || known) return 0;
   pool *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *none = NULL;
   if (made == MAP_FAILED) return 0;
   if (madvise(made, sizeof *made, WIPE_ON_FORK) || !atomic_compare_exchange_strong(&shared, &none, made))
@@ -250,12 +266,7 @@ int __tvm_ffi_tunery_threads(void *self, const any *arguments, int32_t count, an
 __attribute__((destructor)) static void end(void) {
   pool *pool = atomic_load(&shared);
   if (!pool) return;
-  atomic_store(&pool->ending, 1);
-  atomic_fetch_add(&pool->number, 1);
-  for (int at = 1; at < atomic_load(&pool->started); ++at) {
-    if (atomic_exchange(&pool->worker[at].asleep, 0)) sem_post(&pool->worker[at].ready);
-    pthread_join(pool->worker[at].thread, NULL);
-  }
+  stop(pool);
   if (!atomic_exchange(&pool->busy, 1)) munmap(pool, sizeof *pool); /* else the process ends while a thread is in it */
 }
 

@@ -1,4 +1,4 @@
-; 93aac28edb0bcb64c1f88a667391d2b8ced54276a0a0e53f701a21277d82de06 of support.c, by tools/make_support.py
+; 391e89fe5ee7785bcdf5e2d9af58bc8ced6b5a1bf98d861095751e3c56779efb of support.c, by tools/make_support.py
 %struct.group = type { ptr, i32 }
 %struct.timespec = type { i64, i64 }
 %struct.worker = type { i64, i32, i32, %union.sem_t, i64, [72 x i8] }
@@ -295,29 +295,75 @@ define noundef i32 @__tvm_ffi_tunery_threads(ptr nocapture noundef readnone %0, 
   %8 = tail call i64 @llvm.smax.i64(i64 %7, i64 1)
   %9 = trunc nuw nsw i64 %8 to i32
   store atomic i32 %9, ptr @most seq_cst, align 4
-  %10 = icmp slt i64 %6, 2
-  br i1 %10, label %26, label %11
-11:                                               ; preds = %4
-  %12 = load atomic i64, ptr @shared seq_cst, align 8
-  %13 = icmp eq i64 %12, 0
-  br i1 %13, label %14, label %26
-14:                                               ; preds = %11
-  %15 = tail call ptr @mmap(ptr noundef null, i64 noundef 33152, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #9
-  %16 = icmp eq ptr %15, inttoptr (i64 -1 to ptr)
-  br i1 %16, label %26, label %17
-17:                                               ; preds = %14
-  %18 = tail call i32 @madvise(ptr noundef %15, i64 noundef 33152, i32 noundef 18) #9
-  %19 = icmp eq i32 %18, 0
-  br i1 %19, label %20, label %24
-20:                                               ; preds = %17
-  %21 = ptrtoint ptr %15 to i64
-  %22 = cmpxchg ptr @shared, i64 0, i64 %21 seq_cst seq_cst, align 8
-  %23 = extractvalue { i64, i1 } %22, 1
-  br i1 %23, label %26, label %24
-24:                                               ; preds = %20, %17
-  %25 = tail call i32 @munmap(ptr noundef %15, i64 noundef 33152) #9
-  br label %26
-26:                                               ; preds = %14, %24, %20, %4, %11
+  %10 = load atomic i64, ptr @shared seq_cst, align 8
+  %11 = inttoptr i64 %10 to ptr
+  %12 = icmp slt i64 %6, 2
+  %13 = icmp ne i64 %10, 0
+  %14 = select i1 %12, i1 %13, i1 false
+  br i1 %14, label %15, label %46
+15:                                               ; preds = %4
+  %16 = atomicrmw xchg ptr %11, i32 1 seq_cst, align 128
+  %17 = icmp eq i32 %16, 0
+  br i1 %17, label %18, label %60
+18:                                               ; preds = %15
+  %19 = getelementptr inbounds i8, ptr %11, i64 8
+  store atomic i32 1, ptr %19 seq_cst, align 8
+  %20 = getelementptr inbounds i8, ptr %11, i64 128
+  %21 = atomicrmw add ptr %20, i32 1 seq_cst, align 128
+  %22 = getelementptr inbounds i8, ptr %11, i64 4
+  %23 = load atomic i32, ptr %22 seq_cst, align 4
+  %24 = icmp sgt i32 %23, 1
+  br i1 %24, label %25, label %45
+25:                                               ; preds = %18
+  %26 = getelementptr inbounds i8, ptr %11, i64 384
+  br label %27
+27:                                               ; preds = %36, %25
+  %28 = phi i64 [ 1, %25 ], [ %41, %36 ]
+  %29 = getelementptr inbounds [256 x %struct.worker], ptr %26, i64 0, i64 %28
+  %30 = getelementptr inbounds i8, ptr %29, i64 8
+  %31 = atomicrmw xchg ptr %30, i32 0 seq_cst, align 8
+  %32 = icmp eq i32 %31, 0
+  br i1 %32, label %36, label %33
+33:                                               ; preds = %27
+  %34 = getelementptr inbounds i8, ptr %29, i64 16
+  %35 = tail call i32 @sem_post(ptr noundef nonnull %34) #9
+  br label %36
+36:                                               ; preds = %33, %27
+  %37 = getelementptr inbounds i8, ptr %29, i64 48
+  %38 = load i64, ptr %37, align 16, !tbaa !28
+  %39 = tail call i32 @pthread_join(i64 noundef %38, ptr noundef null) #9
+  %40 = getelementptr inbounds i8, ptr %29, i64 12
+  store i32 0, ptr %40, align 4, !tbaa !30
+  %41 = add nuw nsw i64 %28, 1
+  %42 = load atomic i32, ptr %22 seq_cst, align 4
+  %43 = sext i32 %42 to i64
+  %44 = icmp slt i64 %41, %43
+  br i1 %44, label %27, label %45, !llvm.loop !31
+45:                                               ; preds = %36, %18
+  store atomic i32 0, ptr %22 seq_cst, align 4
+  store atomic i32 0, ptr %19 seq_cst, align 8
+  store atomic i32 0, ptr %11 seq_cst, align 128
+  br label %46
+46:                                               ; preds = %45, %4
+  %47 = select i1 %12, i1 true, i1 %13
+  br i1 %47, label %60, label %48
+48:                                               ; preds = %46
+  %49 = tail call ptr @mmap(ptr noundef null, i64 noundef 33152, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #9
+  %50 = icmp eq ptr %49, inttoptr (i64 -1 to ptr)
+  br i1 %50, label %60, label %51
+51:                                               ; preds = %48
+  %52 = tail call i32 @madvise(ptr noundef %49, i64 noundef 33152, i32 noundef 18) #9
+  %53 = icmp eq i32 %52, 0
+  br i1 %53, label %54, label %58
+54:                                               ; preds = %51
+  %55 = ptrtoint ptr %49 to i64
+  %56 = cmpxchg ptr @shared, i64 0, i64 %55 seq_cst seq_cst, align 8
+  %57 = extractvalue { i64, i1 } %56, 1
+  br i1 %57, label %60, label %58
+58:                                               ; preds = %54, %51
+  %59 = tail call i32 @munmap(ptr noundef %49, i64 noundef 33152) #9
+  br label %60
+60:                                               ; preds = %15, %48, %58, %54, %46
   ret i32 0
 }
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
@@ -335,7 +381,7 @@ define internal void @end() #0 {
   %1 = load atomic i64, ptr @shared seq_cst, align 8
   %2 = inttoptr i64 %1 to ptr
   %3 = icmp eq i64 %1, 0
-  br i1 %3, label %35, label %4
+  br i1 %3, label %36, label %4
 4:                                                ; preds = %0
   %5 = getelementptr inbounds i8, ptr %2, i64 8
   store atomic i32 1, ptr %5 seq_cst, align 8
@@ -344,45 +390,46 @@ define internal void @end() #0 {
   %8 = getelementptr inbounds i8, ptr %2, i64 4
   %9 = load atomic i32, ptr %8 seq_cst, align 4
   %10 = icmp sgt i32 %9, 1
-  br i1 %10, label %11, label %13
+  br i1 %10, label %11, label %31
 11:                                               ; preds = %4
   %12 = getelementptr inbounds i8, ptr %2, i64 384
-  br label %16
-13:                                               ; preds = %25, %4
-  %14 = atomicrmw xchg ptr %2, i32 1 seq_cst, align 128
-  %15 = icmp eq i32 %14, 0
-  br i1 %15, label %33, label %35
-16:                                               ; preds = %11, %25
-  %17 = phi i64 [ 1, %11 ], [ %29, %25 ]
-  %18 = getelementptr inbounds [256 x %struct.worker], ptr %12, i64 0, i64 %17
-  %19 = getelementptr inbounds i8, ptr %18, i64 8
-  %20 = atomicrmw xchg ptr %19, i32 0 seq_cst, align 8
-  %21 = icmp eq i32 %20, 0
-  br i1 %21, label %25, label %22
-22:                                               ; preds = %16
-  %23 = getelementptr inbounds i8, ptr %18, i64 16
-  %24 = tail call i32 @sem_post(ptr noundef nonnull %23) #9
-  br label %25
-25:                                               ; preds = %22, %16
-  %26 = getelementptr inbounds i8, ptr %18, i64 48
-  %27 = load i64, ptr %26, align 16, !tbaa !28
-  %28 = tail call i32 @pthread_join(i64 noundef %27, ptr noundef null) #9
-  %29 = add nuw nsw i64 %17, 1
-  %30 = load atomic i32, ptr %8 seq_cst, align 4
-  %31 = sext i32 %30 to i64
-  %32 = icmp slt i64 %29, %31
-  br i1 %32, label %16, label %13, !llvm.loop !30
-33:                                               ; preds = %13
-  %34 = tail call i32 @munmap(ptr noundef nonnull %2, i64 noundef 33152) #9
-  br label %35
-35:                                               ; preds = %13, %33, %0
+  br label %13
+13:                                               ; preds = %22, %11
+  %14 = phi i64 [ 1, %11 ], [ %27, %22 ]
+  %15 = getelementptr inbounds [256 x %struct.worker], ptr %12, i64 0, i64 %14
+  %16 = getelementptr inbounds i8, ptr %15, i64 8
+  %17 = atomicrmw xchg ptr %16, i32 0 seq_cst, align 8
+  %18 = icmp eq i32 %17, 0
+  br i1 %18, label %22, label %19
+19:                                               ; preds = %13
+  %20 = getelementptr inbounds i8, ptr %15, i64 16
+  %21 = tail call i32 @sem_post(ptr noundef nonnull %20) #9
+  br label %22
+22:                                               ; preds = %19, %13
+  %23 = getelementptr inbounds i8, ptr %15, i64 48
+  %24 = load i64, ptr %23, align 16, !tbaa !28
+  %25 = tail call i32 @pthread_join(i64 noundef %24, ptr noundef null) #9
+  %26 = getelementptr inbounds i8, ptr %15, i64 12
+  store i32 0, ptr %26, align 4, !tbaa !30
+  %27 = add nuw nsw i64 %14, 1
+  %28 = load atomic i32, ptr %8 seq_cst, align 4
+  %29 = sext i32 %28 to i64
+  %30 = icmp slt i64 %27, %29
+  br i1 %30, label %13, label %31, !llvm.loop !31
+31:                                               ; preds = %22, %4
+  store atomic i32 0, ptr %8 seq_cst, align 4
+  store atomic i32 0, ptr %5 seq_cst, align 8
+  %32 = atomicrmw xchg ptr %2, i32 1 seq_cst, align 128
+  %33 = icmp eq i32 %32, 0
+  br i1 %33, label %34, label %36
+34:                                               ; preds = %31
+  %35 = tail call i32 @munmap(ptr noundef nonnull %2, i64 noundef 33152) #9
+  br label %36
+36:                                               ; preds = %31, %34, %0
   ret void
 }
-; Function Attrs: nounwind
-declare i32 @sem_post(ptr noundef) local_unnamed_addr #4
-declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #5
 ; Function Attrs: nofree norecurse nosync nounwind memory(argmem: readwrite) uwtable
-define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeonly %0, i64 noundef %1, ptr noalias nocapture noundef readonly %2, i64 noundef %3, i64 noundef %4, i64 noundef %5) local_unnamed_addr #6 {
+define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeonly %0, i64 noundef %1, ptr noalias nocapture noundef readonly %2, i64 noundef %3, i64 noundef %4, i64 noundef %5) local_unnamed_addr #5 {
   %7 = icmp slt i64 %5, 8
   br i1 %7, label %25, label %8
 8:                                                ; preds = %6
@@ -426,7 +473,7 @@ define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeo
 41:                                               ; preds = %72
   %42 = add nuw nsw i64 %67, 8
   %43 = icmp sgt i64 %42, %4
-  br i1 %43, label %44, label %66, !llvm.loop !31
+  br i1 %43, label %44, label %66, !llvm.loop !32
 44:                                               ; preds = %41, %34
   %45 = phi i64 [ 0, %34 ], [ %67, %41 ]
   %46 = icmp slt i64 %45, %4
@@ -442,13 +489,13 @@ define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeo
 53:                                               ; preds = %53, %49
   %54 = phi i64 [ %35, %49 ], [ %59, %53 ]
   %55 = getelementptr float, ptr %51, i64 %54
-  %56 = load float, ptr %55, align 4, !tbaa !32
+  %56 = load float, ptr %55, align 4, !tbaa !33
   %57 = mul nsw i64 %54, %1
   %58 = getelementptr float, ptr %52, i64 %57
-  store float %56, ptr %58, align 4, !tbaa !32
+  store float %56, ptr %58, align 4, !tbaa !33
   %59 = add nuw nsw i64 %54, 1
   %60 = icmp ult i64 %59, %47
-  br i1 %60, label %53, label %61, !llvm.loop !34
+  br i1 %60, label %53, label %61, !llvm.loop !35
 61:                                               ; preds = %53
   %62 = or disjoint i64 %45, 1
   br label %63
@@ -468,21 +515,21 @@ define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeo
   %74 = mul nsw i64 %73, %1
   %75 = getelementptr float, ptr %69, i64 %74
   %76 = getelementptr inbounds float, ptr %71, i64 %73
-  %77 = load <8 x float>, ptr %76, align 4, !tbaa !35
+  %77 = load <8 x float>, ptr %76, align 4, !tbaa !36
   %78 = getelementptr inbounds float, ptr %76, i64 %3
-  %79 = load <8 x float>, ptr %78, align 4, !tbaa !35
+  %79 = load <8 x float>, ptr %78, align 4, !tbaa !36
   %80 = getelementptr inbounds i8, ptr %76, i64 %10
-  %81 = load <8 x float>, ptr %80, align 4, !tbaa !35
+  %81 = load <8 x float>, ptr %80, align 4, !tbaa !36
   %82 = getelementptr inbounds i8, ptr %76, i64 %11
-  %83 = load <8 x float>, ptr %82, align 4, !tbaa !35
+  %83 = load <8 x float>, ptr %82, align 4, !tbaa !36
   %84 = getelementptr inbounds i8, ptr %76, i64 %12
-  %85 = load <8 x float>, ptr %84, align 4, !tbaa !35
+  %85 = load <8 x float>, ptr %84, align 4, !tbaa !36
   %86 = getelementptr inbounds i8, ptr %76, i64 %13
-  %87 = load <8 x float>, ptr %86, align 4, !tbaa !35
+  %87 = load <8 x float>, ptr %86, align 4, !tbaa !36
   %88 = getelementptr inbounds i8, ptr %76, i64 %14
-  %89 = load <8 x float>, ptr %88, align 4, !tbaa !35
+  %89 = load <8 x float>, ptr %88, align 4, !tbaa !36
   %90 = getelementptr inbounds i8, ptr %76, i64 %15
-  %91 = load <8 x float>, ptr %90, align 4, !tbaa !35
+  %91 = load <8 x float>, ptr %90, align 4, !tbaa !36
   %92 = shufflevector <8 x float> %77, <8 x float> %79, <8 x i32> <i32 0, i32 8, i32 1, i32 9, i32 4, i32 12, i32 5, i32 13>
   %93 = shufflevector <8 x float> %77, <8 x float> %79, <8 x i32> <i32 2, i32 10, i32 3, i32 11, i32 6, i32 14, i32 7, i32 15>
   %94 = shufflevector <8 x float> %81, <8 x float> %83, <8 x i32> <i32 0, i32 8, i32 1, i32 9, i32 4, i32 12, i32 5, i32 13>
@@ -500,31 +547,31 @@ define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeo
   %106 = shufflevector <8 x float> %97, <8 x float> %99, <8 x i32> <i32 0, i32 1, i32 8, i32 9, i32 4, i32 5, i32 12, i32 13>
   %107 = shufflevector <8 x float> %97, <8 x float> %99, <8 x i32> <i32 2, i32 3, i32 10, i32 11, i32 6, i32 7, i32 14, i32 15>
   %108 = shufflevector <8 x float> %100, <8 x float> %102, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 8, i32 9, i32 10, i32 11>
-  store <8 x float> %108, ptr %75, align 4, !tbaa !35
+  store <8 x float> %108, ptr %75, align 4, !tbaa !36
   %109 = shufflevector <8 x float> %100, <8 x float> %102, <8 x i32> <i32 4, i32 5, i32 6, i32 7, i32 12, i32 13, i32 14, i32 15>
   %110 = getelementptr inbounds i8, ptr %75, i64 %16
-  store <8 x float> %109, ptr %110, align 4, !tbaa !35
+  store <8 x float> %109, ptr %110, align 4, !tbaa !36
   %111 = shufflevector <8 x float> %101, <8 x float> %103, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 8, i32 9, i32 10, i32 11>
   %112 = getelementptr inbounds float, ptr %75, i64 %1
-  store <8 x float> %111, ptr %112, align 4, !tbaa !35
+  store <8 x float> %111, ptr %112, align 4, !tbaa !36
   %113 = shufflevector <8 x float> %101, <8 x float> %103, <8 x i32> <i32 4, i32 5, i32 6, i32 7, i32 12, i32 13, i32 14, i32 15>
   %114 = getelementptr inbounds i8, ptr %75, i64 %17
-  store <8 x float> %113, ptr %114, align 4, !tbaa !35
+  store <8 x float> %113, ptr %114, align 4, !tbaa !36
   %115 = shufflevector <8 x float> %104, <8 x float> %106, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 8, i32 9, i32 10, i32 11>
   %116 = getelementptr inbounds i8, ptr %75, i64 %18
-  store <8 x float> %115, ptr %116, align 4, !tbaa !35
+  store <8 x float> %115, ptr %116, align 4, !tbaa !36
   %117 = shufflevector <8 x float> %104, <8 x float> %106, <8 x i32> <i32 4, i32 5, i32 6, i32 7, i32 12, i32 13, i32 14, i32 15>
   %118 = getelementptr inbounds i8, ptr %75, i64 %19
-  store <8 x float> %117, ptr %118, align 4, !tbaa !35
+  store <8 x float> %117, ptr %118, align 4, !tbaa !36
   %119 = shufflevector <8 x float> %105, <8 x float> %107, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 8, i32 9, i32 10, i32 11>
   %120 = getelementptr inbounds i8, ptr %75, i64 %20
-  store <8 x float> %119, ptr %120, align 4, !tbaa !35
+  store <8 x float> %119, ptr %120, align 4, !tbaa !36
   %121 = shufflevector <8 x float> %105, <8 x float> %107, <8 x i32> <i32 4, i32 5, i32 6, i32 7, i32 12, i32 13, i32 14, i32 15>
   %122 = getelementptr inbounds i8, ptr %75, i64 %21
-  store <8 x float> %121, ptr %122, align 4, !tbaa !35
+  store <8 x float> %121, ptr %122, align 4, !tbaa !36
   %123 = add nuw nsw i64 %73, 8
   %124 = icmp ult i64 %123, %40
-  br i1 %124, label %72, label %41, !llvm.loop !36
+  br i1 %124, label %72, label %41, !llvm.loop !37
 125:                                              ; preds = %63, %143
   %126 = phi i64 [ %144, %143 ], [ %64, %63 ]
   %127 = mul nsw i64 %126, %3
@@ -540,31 +587,31 @@ define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeo
 135:                                              ; preds = %135, %130
   %136 = phi i64 [ %35, %130 ], [ %141, %135 ]
   %137 = getelementptr float, ptr %133, i64 %136
-  %138 = load float, ptr %137, align 4, !tbaa !32
+  %138 = load float, ptr %137, align 4, !tbaa !33
   %139 = mul nsw i64 %136, %1
   %140 = getelementptr float, ptr %134, i64 %139
-  store float %138, ptr %140, align 4, !tbaa !32
+  store float %138, ptr %140, align 4, !tbaa !33
   %141 = add nuw nsw i64 %136, 1
   %142 = icmp ult i64 %141, %47
-  br i1 %142, label %135, label %143, !llvm.loop !34
+  br i1 %142, label %135, label %143, !llvm.loop !35
 143:                                              ; preds = %135
   %144 = add nuw nsw i64 %126, 2
   %145 = icmp eq i64 %144, %4
-  br i1 %145, label %154, label %125, !llvm.loop !37
+  br i1 %145, label %154, label %125, !llvm.loop !38
 146:                                              ; preds = %125, %146
   %147 = phi i64 [ %35, %125 ], [ %152, %146 ]
   %148 = getelementptr float, ptr %128, i64 %147
-  %149 = load float, ptr %148, align 4, !tbaa !32
+  %149 = load float, ptr %148, align 4, !tbaa !33
   %150 = mul nsw i64 %147, %1
   %151 = getelementptr float, ptr %129, i64 %150
-  store float %149, ptr %151, align 4, !tbaa !32
+  store float %149, ptr %151, align 4, !tbaa !33
   %152 = add nuw nsw i64 %147, 1
   %153 = icmp ult i64 %152, %47
-  br i1 %153, label %146, label %130, !llvm.loop !34
+  br i1 %153, label %146, label %130, !llvm.loop !35
 154:                                              ; preds = %63, %143, %44
   %155 = add nuw nsw i64 %47, 8
   %156 = icmp sgt i64 %155, %5
-  br i1 %156, label %25, label %34, !llvm.loop !38
+  br i1 %156, label %25, label %34, !llvm.loop !39
 157:                                              ; preds = %28, %175
   %158 = phi i64 [ %26, %28 ], [ %176, %175 ]
   %159 = getelementptr float, ptr %2, i64 %158
@@ -581,47 +628,47 @@ define hidden noundef i32 @tunery_transpose(ptr noalias nocapture noundef writeo
   %167 = phi i64 [ %173, %165 ], [ 0, %163 ]
   %168 = mul nsw i64 %166, %3
   %169 = getelementptr float, ptr %159, i64 %168
-  %170 = load float, ptr %169, align 4, !tbaa !32
+  %170 = load float, ptr %169, align 4, !tbaa !33
   %171 = getelementptr float, ptr %162, i64 %166
-  store float %170, ptr %171, align 4, !tbaa !32
+  store float %170, ptr %171, align 4, !tbaa !33
   %172 = add nuw nsw i64 %166, 1
   %173 = add i64 %167, 1
   %174 = icmp eq i64 %173, %30
-  br i1 %174, label %175, label %165, !llvm.loop !39
+  br i1 %174, label %175, label %165, !llvm.loop !40
 175:                                              ; preds = %163, %165, %157
   %176 = add nuw nsw i64 %158, 1
   %177 = icmp eq i64 %176, %5
-  br i1 %177, label %203, label %157, !llvm.loop !41
+  br i1 %177, label %203, label %157, !llvm.loop !42
 178:                                              ; preds = %160, %178
   %179 = phi i64 [ %200, %178 ], [ 0, %160 ]
   %180 = phi i64 [ %201, %178 ], [ 0, %160 ]
   %181 = mul nsw i64 %179, %3
   %182 = getelementptr float, ptr %159, i64 %181
-  %183 = load float, ptr %182, align 4, !tbaa !32
+  %183 = load float, ptr %182, align 4, !tbaa !33
   %184 = getelementptr float, ptr %162, i64 %179
-  store float %183, ptr %184, align 4, !tbaa !32
+  store float %183, ptr %184, align 4, !tbaa !33
   %185 = or disjoint i64 %179, 1
   %186 = mul nsw i64 %185, %3
   %187 = getelementptr float, ptr %159, i64 %186
-  %188 = load float, ptr %187, align 4, !tbaa !32
+  %188 = load float, ptr %187, align 4, !tbaa !33
   %189 = getelementptr float, ptr %162, i64 %185
-  store float %188, ptr %189, align 4, !tbaa !32
+  store float %188, ptr %189, align 4, !tbaa !33
   %190 = or disjoint i64 %179, 2
   %191 = mul nsw i64 %190, %3
   %192 = getelementptr float, ptr %159, i64 %191
-  %193 = load float, ptr %192, align 4, !tbaa !32
+  %193 = load float, ptr %192, align 4, !tbaa !33
   %194 = getelementptr float, ptr %162, i64 %190
-  store float %193, ptr %194, align 4, !tbaa !32
+  store float %193, ptr %194, align 4, !tbaa !33
   %195 = or disjoint i64 %179, 3
   %196 = mul nsw i64 %195, %3
   %197 = getelementptr float, ptr %159, i64 %196
-  %198 = load float, ptr %197, align 4, !tbaa !32
+  %198 = load float, ptr %197, align 4, !tbaa !33
   %199 = getelementptr float, ptr %162, i64 %195
-  store float %198, ptr %199, align 4, !tbaa !32
+  store float %198, ptr %199, align 4, !tbaa !33
   %200 = add nuw nsw i64 %179, 4
   %201 = add i64 %180, 4
   %202 = icmp eq i64 %201, %32
-  br i1 %202, label %163, label %178, !llvm.loop !42
+  br i1 %202, label %163, label %178, !llvm.loop !43
 203:                                              ; preds = %175, %25
   ret i32 0
 }
@@ -666,7 +713,7 @@ define internal fastcc void @start(ptr noundef %0, i32 noundef %1) unnamed_addr 
   br i1 %30, label %53, label %31
 31:                                               ; preds = %28
   %32 = getelementptr inbounds i8, ptr %22, i64 12
-  %33 = load i32, ptr %32, align 4, !tbaa !43
+  %33 = load i32, ptr %32, align 4, !tbaa !30
   %34 = add nuw nsw i32 %29, 1
   %35 = icmp eq i32 %33, %34
   br i1 %35, label %53, label %36
@@ -691,7 +738,7 @@ define internal fastcc void @start(ptr noundef %0, i32 noundef %1) unnamed_addr 
 50:                                               ; preds = %41, %39
   %51 = load i64, ptr %25, align 16, !tbaa !28
   %52 = call i32 @pthread_setaffinity_np(i64 noundef %51, i64 noundef 128, ptr noundef nonnull %3) #9
-  store i32 %34, ptr %32, align 4, !tbaa !43
+  store i32 %34, ptr %32, align 4, !tbaa !30
   br label %53
 53:                                               ; preds = %50, %36, %31, %28
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %3) #9
@@ -743,7 +790,7 @@ define internal fastcc void @wake(ptr noundef %0, i32 noundef %1) unnamed_addr #
   br i1 %8, label %41, label %26
 26:                                               ; preds = %25
   %27 = getelementptr inbounds i8, ptr %21, i64 12
-  %28 = load i32, ptr %27, align 4, !tbaa !43
+  %28 = load i32, ptr %27, align 4, !tbaa !30
   %29 = icmp eq i32 %28, %9
   br i1 %29, label %41, label %30
 30:                                               ; preds = %26
@@ -761,7 +808,7 @@ define internal fastcc void @wake(ptr noundef %0, i32 noundef %1) unnamed_addr #
   %38 = getelementptr inbounds i8, ptr %21, i64 48
   %39 = load i64, ptr %38, align 16, !tbaa !28
   %40 = call i32 @pthread_setaffinity_np(i64 noundef %39, i64 noundef 128, ptr noundef nonnull %3) #9
-  store i32 %9, ptr %27, align 4, !tbaa !43
+  store i32 %9, ptr %27, align 4, !tbaa !30
   br label %41
 41:                                               ; preds = %25, %26, %30, %37
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %3) #9
@@ -866,7 +913,7 @@ define internal fastcc void @work(ptr noundef %0, i32 noundef %1, i32 noundef %2
   ret void
 }
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
-declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #7
+declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #6
 ; Function Attrs: nounwind
 declare i32 @clock_gettime(i32 noundef, ptr noundef) local_unnamed_addr #4
 ; Function Attrs: nounwind
@@ -985,11 +1032,14 @@ define internal noundef ptr @serve(ptr noundef %0) #0 {
 }
 ; Function Attrs: nounwind
 declare i32 @sched_getcpu() local_unnamed_addr #4
-declare i32 @sem_wait(ptr noundef) local_unnamed_addr #5
+declare i32 @sem_wait(ptr noundef) local_unnamed_addr #7
 ; Function Attrs: nounwind
 declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #4
 ; Function Attrs: nounwind
 declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #4
+; Function Attrs: nounwind
+declare i32 @sem_post(ptr noundef) local_unnamed_addr #4
+declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #7
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.smax.i64(i64, i64) #8
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
@@ -1001,9 +1051,9 @@ attributes #1 = { mustprogress nofree norecurse nosync nounwind willreturn memor
 attributes #2 = { mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none) }
 attributes #3 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
 attributes #4 = { nounwind }
-attributes #5 = { nounwind }
-attributes #6 = { nofree norecurse nosync nounwind memory(argmem: readwrite) uwtable }
-attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
+attributes #5 = { nofree norecurse nosync nounwind memory(argmem: readwrite) uwtable }
+attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
+attributes #7 = { nounwind }
 attributes #8 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
 attributes #9 = { nounwind }
 !4 = !{!5, !5, i64 0}
@@ -1032,20 +1082,20 @@ attributes #9 = { nounwind }
 !27 = !{!"", !14, i64 0, !14, i64 4, !5, i64 8}
 !28 = !{!29, !5, i64 48}
 !29 = !{!"", !6, i64 0, !6, i64 8, !14, i64 12, !6, i64 16, !5, i64 48}
-!30 = distinct !{!30, !20}
+!30 = !{!29, !14, i64 12}
 !31 = distinct !{!31, !20}
-!32 = !{!33, !33, i64 0}
-!33 = !{!"float", !6, i64 0}
-!34 = distinct !{!34, !20}
-!35 = !{!6, !6, i64 0}
-!36 = distinct !{!36, !20}
+!32 = distinct !{!32, !20}
+!33 = !{!34, !34, i64 0}
+!34 = !{!"float", !6, i64 0}
+!35 = distinct !{!35, !20}
+!36 = !{!6, !6, i64 0}
 !37 = distinct !{!37, !20}
 !38 = distinct !{!38, !20}
-!39 = distinct !{!39, !40}
-!40 = !{!"llvm.loop.unroll.disable"}
-!41 = distinct !{!41, !20}
+!39 = distinct !{!39, !20}
+!40 = distinct !{!40, !41}
+!41 = !{!"llvm.loop.unroll.disable"}
 !42 = distinct !{!42, !20}
-!43 = !{!29, !14, i64 12}
+!43 = distinct !{!43, !20}
 !44 = distinct !{!44, !20}
 !45 = distinct !{!45, !20}
 !46 = !{!47, !13, i64 0}
