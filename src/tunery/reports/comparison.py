@@ -28,8 +28,6 @@ def bench_text(report: "BenchReport", width: int | None = None, *, headline: boo
             continue
         spread = f"{milliseconds(latency.p10)} to {milliseconds(latency.p90)}"
         ratio = latency.median / ours if ours else 0.0
-        if name == "onnxruntime":  # the headline's: there is one figure
-            ratio = speed.ratio if speed else 0.0
         times = "" if name == "tunery" or not ratio else _times(ratio)
         table.add_row(names.get(name, name), milliseconds(latency.median), spread, str(latency.samples), times)
     threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
