@@ -129,9 +129,9 @@ def unreached_summary(
         how = "will run as the cost model predicts" if predicted else "keep the compiler's slow default"
         said.append(f"{missed} of {len(tunable)} tasks were not reached and {how}")
     if unproven:
-        said.append(f"no time was left for the finals of {unproven} of {len(tunable)} tasks, whose races alone count")
+        said.append(f"no time was left for the finals of {unproven} of {len(states)} tasks, whose races alone count")
     if outdated:
-        said.append(f"no time was left for new finals of {outdated} of {len(tunable)} tasks, whose earlier ones count")
+        said.append(f"no time was left for new finals of {outdated} of {len(states)} tasks, whose earlier ones count")
     return f"{'; '.join(said)}{GOES_ON}" if said else ""
 
 

@@ -152,7 +152,8 @@ def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         match = _SHAPE.fullmatch(text)
         if not match:
             raise UsageError(
-                f"--shape {text!r} is not a name and its sizes; write for example input=1x3x224x224, or batch=1,4,16"
+                f"--shape {text!r} is not a name and its sizes, which begin at 1; "
+                "write for example input=1x3x224x224, or batch=1,4,16"
             )
         if match["name"] in found:
             raise UsageError(f"--shape names {match['name']!r} twice; name it once, with its values joined by commas")
