@@ -533,6 +533,8 @@ def test_memory_is_taken_as_bytes_come(tmp_path: Path) -> None:
         (struct.pack("<QI", 10 << 30, 20), str(10 << 30)),
         (struct.pack("<QI", 0, 1 << 30), str(1 << 30)),
         (struct.pack("<QI", 0, 5) + b"{oops", "not JSON"),
+        (struct.pack("<QI", 0, 100_000) + b"[" * 100_000, "not JSON"),
+        (struct.pack("<QI", 0, 23) + b'{"do":"pong","s":1e999}', "not JSON"),
         (struct.pack("<QI", 0, 2) + b"[]", "what it is"),
         (struct.pack("<QI", 0, 8) + b'{"do":1}', "what it is"),
     ],

@@ -155,6 +155,24 @@ def test_uploads_have_a_quota_are_deleted_by_their_owner_and_expire(serve: Serve
         assert sorted(answer.status_code for answer in both) == [201, 413], "what is under way counts"
         for name in (b"x", b"y"):
             await ann.delete(f"/v1/blobs/{digest(name * 400)}")
+
+        async def slowly(name: bytes, go: asyncio.Event) -> AsyncIterator[bytes]:
+            yield name
+            under_way.release()
+            await go.wait()
+            yield name * 399
+
+        ways, under_way = {name: asyncio.Event() for name in (b"x", b"y")}, asyncio.Semaphore(0)
+        puts = [
+            asyncio.create_task(ann.put(f"/v1/blobs/{digest(name * 400)}", content=slowly(name, go)))
+            for name, go in ways.items()
+        ]
+        for _ in puts:
+            await under_way.acquire()
+        for go, put, code in zip(ways.values(), puts, (201, 413), strict=True):
+            go.set()
+            assert (await put).status_code == code, "what has ended meanwhile counts"
+        await ann.delete(f"/v1/blobs/{digest(b'x' * 400)}")
         for who in (ann, bob):
             assert (await who.put(f"/v1/blobs/{digest(shared)}", content=shared)).status_code == 201
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from tunery._errors import EngineError
 
@@ -19,11 +19,16 @@ MOST_HEADER_BYTES = 1 << 20
 MOST_BODY_BYTES, MOST_SENT_BYTES = 1 << 36, 1 << 28  # the latter to and from another host
 
 
-def _no_number(name: str) -> None:
+def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
 _LENGTHS = struct.Struct("<QI")
 _LEAST_READ, _READ = 1 << 14, 1 << 18
 _CHUNKS = 16  # of a blob in one turn: others wait as well
@@ -97,7 +102,7 @@ class FrameReader:
         del buffer[:end]
         try:
             header = _DECODER.decode(head.decode())
-        except ValueError:
+        except (ValueError, RecursionError):
             raise FrameError(f"a frame whose header is not JSON: {_shown(head)}") from None
         if not isinstance(header, dict) or not isinstance(header.get("do"), str):
             raise FrameError(f"a frame that does not say what it is: {_shown(head)}")

@@ -123,8 +123,7 @@ async def upload(
     """Upload a model; the same digest twice is one blob."""
     wanted, name, account = digest.removeprefix("sha256:"), safe_name(name), caller.account
     with streaming(service, caller):
-        size = await _take_in(service, account, wanted, request)
-    await service.store.write(lambda store: store.accounts.add_upload(account.name, wanted, name, size))
+        size = await _take_in(service, account, wanted, name, request)
     return BlobOut(digest=digest, name=name, size_bytes=size)
 
 
@@ -282,10 +281,14 @@ def _forgotten(digest: str) -> RefusedError:
     return RefusedError(404, "not-found", f"the blob sha256:{digest} is no longer kept; upload it again")
 
 
-async def _take_in(service: Service, account: StoredAccount, wanted: str, request: Request) -> int:
-    uploads = await service.store.read(lambda store: store.accounts.uploads(account.name))
+async def _take_in(service: Service, account: StoredAccount, wanted: str, name: str, request: Request) -> int:
     most, coming, size = _most_bytes(service, account), service.coming, 0
-    left = most - sum(one.size_bytes for one in uploads if one.digest != wanted)
+
+    async def room() -> int:
+        uploads = await service.store.read(lambda store: store.accounts.uploads(account.name))
+        return most - sum(upload.size_bytes for upload in uploads if upload.digest != wanted)
+
+    left = await room()
 
     def check(sized: int) -> None:
         if sized > MOST_BYTES:
@@ -310,7 +313,10 @@ async def _take_in(service: Service, account: StoredAccount, wanted: str, reques
                 await asyncio.to_thread(file.write, chunk)
         if hashed.hexdigest() != wanted:
             raise RefusedError(422, "digest", f"the body's digest is sha256:{hashed.hexdigest()}; send it whole")
+        left = await room()  # others may have ended meanwhile
+        check(size)
         Path(part).replace(path)
+        await service.store.write(lambda store: store.accounts.add_upload(account.name, wanted, name, size))
     finally:
         coming[account.name] -= size
         Path(part).unlink(missing_ok=True)

@@ -70,6 +70,7 @@ def sign(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
         return None
     negative = emit(builder, relax.op.less(x, const_like(0, x)))
     rest = emit(builder, relax.op.where(negative, const_like(-1, x), x))
+    rest = emit(builder, relax.op.add(rest, const_like(0, x)))  # the sign of -0 is 0
     return relax.op.where(emit(builder, relax.op.greater(x, const_like(0, x))), const_like(1, x), rest)
 
 
