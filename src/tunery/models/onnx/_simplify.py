@@ -295,11 +295,20 @@ def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) ->
     options.log_severity_level = SILENT
     options.add_session_config_entry(*NO_FILES)
     data = _serialised(as_inputs(model, aside), sum(map(len, aside.values())))
-    try:
+
+    def run(disabled: Collection[str]) -> None:
         # Its fallback would print to standard output and try the same provider again.
         onnxruntime.InferenceSession(
-            data, options, providers=["CPUExecutionProvider"], enable_fallback=0, disabled_optimizers=_CHANGING
+            data, options, providers=["CPUExecutionProvider"], enable_fallback=0, disabled_optimizers=[*disabled]
         )
+
+    try:
+        try:
+            run(_CHANGING)
+        except Exception as error:
+            if not any(sign in str(error) for sign in _MISFITS):
+                raise
+            run((*_CHANGING, "ConstantFolding"))  # it may put a branch in its place whose types it then takes for wrong
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
         if _UNWRITTEN in str(error):
             path.write_bytes(data)  # where this fails as well it is the disk, and the error says so
