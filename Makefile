@@ -45,7 +45,7 @@ opencl:
 
 demo: setup
 	@mkdir -p out
-	@echo "tuning $(NETWORK) for $(BUDGET), then compiling it and comparing it with ONNX Runtime, about a minute more"
+	@echo "tuning $(NETWORK), compiling it and comparing it with ONNX Runtime, in $(BUDGET)"
 	$(BIN)/tunery tune $(NETWORK) --budget $(BUDGET) -o out --against untuned,onnxruntime
 
 # Each file in one process: its tests share what is costly to make. They begin in the order that tests/conftest.py gives.

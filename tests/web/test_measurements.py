@@ -312,14 +312,19 @@ def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.Mon
     async def main(site: Site) -> None:
         developer = await site.account("dev", "developer")
         cheats = CHEATS | (FORGED if platform.machine() == "x86_64" else {})
-        sources = [HONEST, *cheats.values(), HONEST, HONEST]
-        sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in sources))
-        honest_s = [one["result"]["latency_s"] for one in (sent[0], *sent[-2:])]
-        for name, one in zip(cheats, sent[1:], strict=False):
-            told = one["result"] or {"latency_s": None}
-            # Beside busy neighbours one kernel's times differ by a factor of two; those that forge want ten and more.
-            good = told["latency_s"] is not None and told["latency_s"] < 0.4 * min(honest_s)
-            assert not good, (name, told)
+        for _ in range(3):  # a busy neighbour makes no kernel look faster than honest ones three times
+            sources = [HONEST, *cheats.values(), HONEST, HONEST]
+            sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in sources))
+            honest_s = [one["result"]["latency_s"] for one in (sent[0], *sent[-2:])]
+            told = {name: (one["result"] or {}).get("latency_s") for name, one in zip(cheats, sent[1:], strict=False)}
+            # Those that forge want ten and more; beside busy neighbours one kernel's times differ by a factor of two.
+            assert not [name for name, time_s in told.items() if time_s and time_s < 0.4 * min(honest_s)], told
+            cheats = {
+                name: source for name, source in cheats.items() if told[name] and told[name] < 0.8 * min(honest_s)
+            }
+            if not cheats:
+                break
+        assert not cheats, (told, honest_s)
         after = (await measured(developer, kernel(HONEST)))["result"]
         assert after["latency_s"] > 0.3 * min(honest_s), "a job measures with what an earlier one has left"
 

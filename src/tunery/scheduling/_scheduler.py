@@ -131,7 +131,7 @@ class Scheduler:
         if reason or job is None:
             self._out.append(Refuse(request.stage_id, str(reason)))
             return
-        stage = Stage(request, job, needs, self._next(), self._now_s)
+        stage = Stage(request, job, needs, self._next())
         self._stages[request.stage_id] = job.ready[request.stage_id] = stage
         self._queue(stage)
 

@@ -142,7 +142,6 @@ class Stage:
     job: ScheduledJob
     needs: Needs
     order: int
-    ready_s: float
     state: StageState = StageState.HELD
     offer: int = 0
     started_s: float = 0.0
