@@ -1,5 +1,6 @@
 import gzip
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +18,9 @@ from tunery.delivery.comparing.compare import Expected
 from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.delivery.query import Answer
 from tunery.dialects import Suggestions
-from tunery.domain import JobState, Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
+from tunery.domain import JobState, Mode, Origin, Outcome, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import CompileOptions, FillPolicy, Request
+from tunery.reports.text import refused_lines
 from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service.session import Session, compile_model, extract, query
@@ -156,9 +158,52 @@ def test_where_time_has_ended_nothing_is_predicted(request_: Request) -> None:
 @pytest.mark.usefixtures("worker_processes")  # one of the faults ends the process
 def test_nothing_unverified_is_delivered(request_: Request) -> None:
     with Session(request_.store) as session:
-        for fault in ("one_off", "all_nan", "constant", "partial", "segfault", "refuse", "fail"):
+        for fault in ("one_off", "all_nan", "constant", "partial", "infinite", "segfault", "refuse", "fail"):
             asked = replace(request_, model=f"fake:bad?tasks=2&fault_tasks=0&{fault}=1.0")
             expect_nothing_unverified(session.query(asked, FillPolicy()))
+
+
+def aged(directory: Path) -> None:
+    """Make all records of a store those of the time before verifications had a version, and three inputs."""
+    with sqlite3.connect(directory / "store.db") as connection:
+        for number, document in connection.execute("select id, document from records").fetchall():
+            data = json.loads(document)
+            if verification := data["measurement"]["verification"]:
+                del verification["version"]
+                verification["inputs"] = min(verification["inputs"], 3)
+            connection.execute("update records set document = ? where id = ?", (json.dumps(data), number))
+
+
+def test_a_record_of_before_the_special_inputs_is_verified_once_again(request_: Request, tmp_path: Path) -> None:
+    """One task's kernels are wrong on infinities, which nobody knew then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tunery.measuring.inputs._SPECIAL", {"sparse": (0.0, -0.0)})
+        run_in(tmp_path, "fake:old?tasks=2&ops=matmul&fault_tasks=1&infinite=1.0", "24trials")
+    asked = replace(request_, model="fake:old?tasks=2&ops=matmul&fault_tasks=1&infinite=1.0")
+    assert [one.rung for one in query(asked).choices] == [Rung.EXACT] * 2
+    aged(tmp_path)
+    before = len(records_in(tmp_path))
+    report, _ = compile_model(asked, tmp_path / "net", CompileOptions())
+    wrong = [one for one in records_in(tmp_path) if one.measurement.outcome is Outcome.WRONG_RESULT]
+    assert {one.candidate.task_key for one in wrong} == {query(asked).choices[1].task_key}
+    right, refused = query(asked).choices
+    assert right.rung is Rung.EXACT
+    assert refused.candidate is None or refused.candidate.origin is Origin.BASELINE, "the default alone is right"
+    assert [key for _, key in report.coverage.values()] == [
+        one.candidate and one.candidate.key for one in (right, refused)
+    ]
+    after = len(records_in(tmp_path))
+    compile_model(asked, tmp_path / "net", CompileOptions())
+    assert before < after == len(records_in(tmp_path)), "nothing is verified twice"
+
+
+def test_designs_that_the_special_inputs_refuse_are_counted_in_one_line(request_: Request, tmp_path: Path) -> None:
+    source = "fake:bad?tasks=3&ops=matmul&fault_tasks=0,2&infinite=1.0"
+    report, _ = compile_model(replace(request_, model=source), tmp_path / "net", CompileOptions(predict=True))
+    assert Counter(rung for rung, _ in report.coverage.values()) == {"zero-shot": 1, "compiler-default": 2}
+    [line] = refused_lines(report)
+    assert "2 of 3 operators" in line
+    assert all(why in line for why in report.refused.values())
 
 
 def expect_nothing_unverified(answer: Answer) -> None:

@@ -337,6 +337,22 @@ def test_tasks_that_were_not_reached_are_counted(tmp_path: Path) -> None:
     assert run_in(tmp_path / "all", "fake:many?tasks=2&space=2x2x1", "30trials").job.message == ""
 
 
+def test_batches_that_are_lost_are_told_of_at_once_and_at_the_end(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    report = run_in(tmp_path, "fake:lost?tasks=2&fault_tasks=0&fail=1.0", "32trials", on_progress=seen.append)
+    failed = report.job.tasks[0].outcomes["run-failed"]
+    first = next(progress for progress in seen if progress.lost)
+    assert first.trials < 32
+    assert 0 < failed <= 32
+    with open_store(report.store) as store:
+        said = store.job(report.job.job_id).message
+    for text in (first.lost, said):
+        assert "run-failed: " in text, "with its reason"
+    assert f"{failed} run-failed" in said
+    assert said in tune_text(report, request_in(tmp_path, "fake:lost"))
+    assert not run_in(tmp_path / "some", "fake:some?tasks=2&fail=0.3", "32trials").job.message
+
+
 def test_every_task_has_a_first_look_before_any_has_a_long_one(tmp_path: Path) -> None:
     stop = threading.Event()
 

@@ -83,12 +83,21 @@ def _lines(
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
-    from tunery.reports.text import call, dialect_lines, elsewhere_lines, headlines, target_lines, value_lines
+    from tunery.reports.text import (
+        call,
+        dialect_lines,
+        elsewhere_lines,
+        headlines,
+        refused_lines,
+        target_lines,
+        value_lines,
+    )
 
     yield from headlines(report)
     if report.coverage:
         yield as_text(_table(report), width())
         yield from _sources(report, predicted=predicted)
+    yield from refused_lines(report)
     yield from batch_lines(network.batch_of_one)
     yield from dialect_lines(report)
     yield from elsewhere_lines(report.elsewhere)
@@ -128,10 +137,6 @@ def _sources(report: "CompileReport", *, predicted: bool) -> Iterator[str]:
         yield f"{count} use what was measured on {source}, verified here: `tunery tune` times it here"
     if guessed:
         yield f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones"
-    for why in dict.fromkeys(report.refused.values()):
-        said = [task for task, reason in report.refused.items() if reason == why]
-        names = said[0] if len(said) == 1 else f"{len(said)} tasks"
-        yield f"{names} {'runs' if len(said) == 1 else 'run'} as the compiler makes it: {why}"
 
 
 def _table(report: "CompileReport") -> "Table":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tunery.domain import Artifact, Choice, Provenance, Rung, Task
+from tunery.domain import Artifact, Choice, Provenance, Record, Rung, Task
 from tunery.domain.request import TaskShare
 from tunery.measuring.inputs import size_bytes
 from tunery.store import Offer, Skipped, Standing, Store
@@ -14,7 +14,8 @@ from tunery.tuning.work import Work
 class KnownTask:
     """What is delivered for a task, and on what evidence. `skipped` are records that were not used. `untried`: nothing
     but the compiler's default was measured. `refused` says why no prediction was good enough; `measured` candidates
-    were timed for this answer; `part` is what was compiled of a predicted candidate."""
+    were timed for this answer; `part` is what was compiled of a predicted candidate. `outdated` is the record that was
+    chosen, if it is to be verified again."""
 
     task: Task
     choice: Choice
@@ -23,6 +24,7 @@ class KnownTask:
     refused: str = ""
     measured: int = 0
     part: Artifact | None = None
+    outdated: Record | None = None
 
     @property
     def open(self) -> bool:
@@ -69,7 +71,11 @@ def _choose(task: Task, known: Standing, skipped: tuple[Skipped, ...], host: str
     baseline_s = known.default_final_s or (baseline.measurement.latency_s if baseline else None)
     source = f"host {best.host}" if best.host not in {host, ""} else ""
     choice = Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s, source)
-    return KnownTask(task, choice, untried=task.tunable and best == baseline and not known.searched)
+    checked = best.measurement.verification
+    return KnownTask(
+        task, choice, untried=task.tunable and best == baseline and not known.searched,
+        outdated=None if checked and checked.deliverable else best,
+    )  # fmt: skip
 
 
 OFFERS = 2

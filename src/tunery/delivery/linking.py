@@ -127,6 +127,9 @@ class Linker:
         self._parts.clear()
 
 
+_NOT_BUILT = "what is chosen for it does not build here"
+
+
 def _report(network: str, known: Sequence[KnownTask], compiled: CompiledBlob) -> CompileReport:
     by_key = {each.task.workload.key: each for each in known}
     coverage = {
@@ -135,9 +138,16 @@ def _report(network: str, known: Sequence[KnownTask], compiled: CompiledBlob) ->
         if key in by_key
     }
     left_out = {by_key[key].task.workload.label: why for key, why in compiled.left_out.items() if key in by_key}
+
+    def unused(each: KnownTask) -> bool:
+        return compiled.coverage.get(each.task.workload.key, "") is None
+
     return CompileReport(
         network, "", compiled.size_bytes, coverage, tasks=tuple(each.share for each in known),
-        refused={each.task.workload.name: each.refused for each in known if each.refused},
+        refused={
+            each.task.workload.name: why for each in known
+            if (why := each.refused or (_NOT_BUILT if each.choice.candidate and unused(each) else ""))
+        },
         measured=sum(each.measured for each in known), untuned=sum(each.untuned for each in known), left_out=left_out,
         elsewhere=compiled.elsewhere, not_kept=compiled.not_kept,
         sources={by_key[key].task.workload.label: by_key[key].choice.source for key, used in compiled.coverage.items()

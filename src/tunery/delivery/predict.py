@@ -24,6 +24,7 @@ from tunery.domain import (
     Artifact,
     Candidate,
     Choice,
+    Measurement,
     Origin,
     Outcome,
     Rung,
@@ -90,7 +91,7 @@ async def fill(
 ) -> tuple[KnownTask, ...]:
     """Return the ladder's answer for each of the model's tasks; with a `policy`, what no record answers is
     predicted."""
-    whole = await choices(work, tasks)
+    whole = tuple(await asyncio.gather(*(_verified(work, each) for each in await choices(work, tasks))))
     known = tuple(
         each for each in whole
         if each.task.tunable or size_bytes(each.task.workload.arguments) <= _MOST_CHECKED_BYTES
@@ -100,6 +101,28 @@ async def fill(
     filled = {each.task.key: each for each in await _filled(work, policy, known, ready)}
     why = "its arguments are too large for it to be checked on several inputs"
     return tuple(filled.get(each.task.key) or replace(each, refused=why if each.open else "") for each in whole)
+
+
+async def _verified(work: Work, each: KnownTask) -> KnownTask:
+    """Return a task with a record that is verified as today, at its first use again: what has passed is stored so, what
+    has not is never the best again."""
+    task, seen = each.task, set[str]()
+    while (record := each.outdated) is not None:
+        checked: CheckedBody | str = f"its record cannot be verified again for host {work.runtime.measure_host}"
+        if not work.runtime.builds_for_another_kind and record.candidate.key not in seen:
+            checked = await _check(work, task, record.candidate)
+        if isinstance(checked, str):
+            return KnownTask(task, Choice(task.key, Rung.DEFAULT), each.skipped, refused=checked)
+        seen.add(record.candidate.key)
+        verdict = checked.verdict
+        found = replace(record.measurement, verification=verdict)
+        if not verdict.deliverable:
+            found = Measurement(Outcome.WRONG_RESULT, mode=found.mode, detail=verdict.detail, verification=verdict)
+        await work.store.add_records(task, [replace(record, measurement=found, job_id=work.job_id)])
+        if verdict.deliverable:
+            return replace(each, outdated=None, part=checked.part)
+        [each] = await choices(work, [task])
+    return each
 
 
 async def _filled(
@@ -251,10 +274,11 @@ async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> 
     return each
 
 
-async def _check(context: Context, task: Task, candidate: Candidate) -> CheckedBody | str:
+async def _check(work: Context | Work, task: Task, candidate: Candidate) -> CheckedBody | str:
+    runtime = work.runtime
     try:
-        async with stage(context, task, "build", Role.BUILDER, runs=True) as grant:
-            checked: CheckedBody = await context.runtime.call(
+        async with runtime.stage(work.job_id, "build", Role.BUILDER, task.workload.kind, runs=True) as grant:
+            checked: CheckedBody = await runtime.call(
                 grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
             )
     except TuneryError as error:

@@ -80,20 +80,23 @@ def paced(samples_s: Sequence[float], context: Mapping[str, Any]) -> tuple[float
 class Verification:
     """How a candidate's numerics were compared with the unscheduled program's. `inputs` independent inputs were
     compared, each into poisoned outputs; `max_error` is the largest deviation as a share of the tolerance (1.0 is the
-    limit). `passed` with `inputs` >= FULL is what delivery asks for; the last of them have special values."""
+    limit). `passed` with `inputs` >= FULL is what delivery asks for; the last of them have special values. `version` is
+    that of the inputs and the rule, 0 in records that know none: what an earlier one has passed is verified again."""
 
     method: str
     inputs: int
     max_error: float
     passed: bool
     detail: str = ""
+    version: int = 1
 
     FULL = 4
+    VERSION = 1
 
     @property
     def deliverable(self) -> bool:
         """Whether a record with this verification may be handed out."""
-        return self.passed and self.inputs >= Verification.FULL
+        return self.passed and self.inputs >= Verification.FULL and self.version >= Verification.VERSION
 
 
 @dataclass(frozen=True, slots=True)

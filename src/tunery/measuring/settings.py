@@ -7,7 +7,7 @@ from tunery.domain import canonical_json, digest
 from tunery.domain.request import Trimming
 from tunery.measuring.racing import Rule
 
-VERSION = 8
+VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)

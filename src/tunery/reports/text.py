@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunery._errors import brief
 from tunery.domain import JobState, JobStatus, Network, Rung, TaskState, shape_text
 from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
@@ -72,6 +73,7 @@ def tune_text(
         *_noise(job),
         *(filter_lines(job) if verbose else []),
         *([] if compared else batch_lines(report.network.batch_of_one)),
+        *(refused_lines(compiled) if compiled else []),
         *elsewhere_lines(compiled.elsewhere if compiled else report.elsewhere),
         *left_out,
         *cost_lines(replace(job, outlook=()) if no_kernels else job, verbose=verbose),
@@ -246,6 +248,17 @@ def elsewhere_lines(found: Mapping[str, str]) -> list[str]:
         count = "1 node runs" if len(which) == 1 else f"{len(which)} nodes run"
         lines.append(f"elsewhere   {count} in ONNX Runtime, {why}: {', '.join(which[:_SHOWN_NODES])}{more}")
     return lines
+
+
+def refused_lines(report: "CompileReport") -> list[str]:
+    """Say how many operators run as the compiler's default, as no better design of theirs is right or builds."""
+    if not report.refused:
+        return []
+    count, of = len(report.refused), f"{len(report.coverage)} operators" if report.coverage else "the operators"
+    reasons = Counter(map(brief, report.refused.values())).most_common(_SHOWN_NODES)
+    said = "; ".join(f"{why} ({number})" if len(reasons) > 1 else why for why, number in reasons)
+    default = "runs as the compiler makes it" if count == 1 else "run as the compiler makes them"
+    return [f"refused     {count} of {of} {default}: {said}"]
 
 
 def said_source(rung: str, source: str) -> str:

@@ -2,12 +2,13 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tunery._errors import DialectError, EngineError, RemoteError, WorkError
+from tunery._errors import DialectError, EngineError, RemoteError, WorkError, brief
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Provenance, Record, Task
 from tunery.domain.request import Trimming
 from tunery.engines import Role
@@ -21,7 +22,8 @@ from tunery.tuning.learning import Learning
 @dataclass
 class Context:
     """One job's means: what is done in its name is charged to it. `trials` are the candidates tried on its tasks while
-    it ran, whichever job paid for them. `cut_off` says that it is to wait for nobody any more."""
+    it ran, whichever job paid for them. `cut_off` says that it is to wait for nobody any more. `lost` counts by outcome
+    the trials of batches in which none was timed; `why_lost` is the latest one's reason."""
 
     job_id: str
     runtime: Runtime
@@ -35,11 +37,23 @@ class Context:
     trials_in_flight: int = 0
     most_trials: int | None = None
     cut_off: Callable[[], bool] = lambda: False
+    lost: Counter[str] = field(default_factory=Counter)
+    why_lost: str = ""
 
     @property
     def takes_part(self) -> bool:
         """Whether what another job tries counts for this one too: its own trials, on their way, come first."""
         return self.most_trials is None or self.trials + self.trials_in_flight < self.most_trials
+
+    def lose(self, batch: Sequence[Measurement]) -> None:
+        self.lost.update(one.outcome.value for one in batch)
+        self.why_lost = brief(batch[-1].detail)
+
+    @property
+    def lost_summary(self) -> str:
+        said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.lost.items()))
+        why = f": {self.why_lost}" if self.why_lost else ""
+        return f"{self.lost.total()} trials are lost in batches of which none was timed ({said}{why})" if said else ""
 
     def record(self, candidate: Candidate, measurement: Measurement) -> Record:
         return Record(candidate, measurement, self.provenance, self.job_id, self.runtime.measured_on)

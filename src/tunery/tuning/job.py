@@ -138,7 +138,7 @@ class TuningJob:
             if self._stop.is_set():
                 due = [search.state.had_finals for search, _ in self._sums.weighted if search.finals_cost_s()]
                 state, message = JobState.STOPPED, stop_summary(due.count(False), due.count(True))
-            said = [part for part in (message, undelivered) if part]
+            said = [part for part in (message, self._context.lost_summary, undelivered) if part]
             said += [MODEL_CHANGED] if self._work.model_read.has_changed() else []
             self.status = await self._reporter.status(self.status, state, ". ".join(said))
         except BaseException as error:
@@ -396,7 +396,8 @@ class TuningJob:
                     self._stop.set()  # another process owns the job now
                     return
                 await self._account.settle()
-                self.status = await self._reporter.status(self.status, JobState.RUNNING, self._state.phase.value)
+                message = ". ".join(filter(None, (self._state.phase.value, self._context.lost_summary)))
+                self.status = await self._reporter.status(self.status, JobState.RUNNING, message)
                 await self._work.store.write(lambda store: store.save_job(self.status))
 
     async def _enter(self, phase: Phase, current: str = "") -> None:

@@ -218,6 +218,7 @@ class Reporter:
             spend=allowance.spend(),
             earlier_s=allowance.earlier_s,
             reserve_s=allowance.reserve_s,
+            lost=self._context.lost_summary,
         )
 
     def _left_s(self, phase: Phase) -> float | None:

@@ -92,7 +92,7 @@ class LiveLine:
 
     def show(self, progress: "Progress") -> None:
         """Take in the latest progress."""
-        self._take_in(progress, progress.phase)
+        self._take_in(progress, f"{progress.phase} {bool(progress.lost)}")
 
     def say(self, text: str, *, phase: str = "") -> None:
         """Show a line; without a terminal only at a new phase or some time after the last."""
@@ -162,6 +162,8 @@ def line(progress: "Progress") -> str:
         untuned = f" (untuned {milliseconds(progress.baseline_s)})" if progress.baseline_s else ""
         how = "" if progress.phase == "finals" else ", in short races,"
         parts.append(f"sum of tasks{how} {milliseconds(progress.best_s)} ms{untuned}")
+    if progress.lost:
+        parts.append(progress.lost)
     earlier = f" (and {duration(progress.earlier_s)} in earlier runs)" if progress.earlier_s >= 1 else ""
     parts.append(f"{duration(progress.elapsed_s)} gone{earlier}")
     if progress.remaining_s is not None and progress.remaining_s > 0:

@@ -94,8 +94,11 @@ def provenance_row(provenance: Provenance) -> dict[str, str]:
 
 
 def to_record(row: RowMapping) -> Record:
-    document = row["document"]
-    return decode(Record, {**document, "candidate": {**document["candidate"], "body": unpack(row["body"])}})
+    document, measurement = row["document"], dict(row["document"]["measurement"])
+    if measurement.get("verification"):
+        measurement["verification"] = {"version": 0, **measurement["verification"]}
+    candidate = {**document["candidate"], "body": unpack(row["body"])}
+    return decode(Record, {**document, "candidate": candidate, "measurement": measurement})
 
 
 _SENTENCES = {

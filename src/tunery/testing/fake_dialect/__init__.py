@@ -52,6 +52,7 @@ Faults, each an option whose value is a share with a point (`segfault=0.05`) or 
     one_off, all_nan, constant        one element off; NaN (integers: minimum) everywhere; one value everywhere
     partial                           only the first half of each output is written
     some, negative                    wrong on some inputs (by content); wrong where the first input holds a negative
+    infinite                          wrong where an input is not finite
     zero_time, nan_time               right results, and a clock that says 0 or NaN
 
 Candidates with wrong results look ten times faster than the fastest healthy one.

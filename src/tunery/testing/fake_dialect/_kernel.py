@@ -118,6 +118,8 @@ class FakeKernel(Kernel):
         if self._fault == "some":
             draw = int(digest(*(array.tobytes() for array in self._inputs)), 16) / 2.0**64
             return draw < self._space.script.some_share
+        if self._fault == "infinite":
+            return not all(np.isfinite(array).all() for array in self._inputs if array.dtype.kind == "f")
         return self._fault == "negative" and bool((self._inputs[0] < np.zeros((), self._inputs[0].dtype)).any())
 
 

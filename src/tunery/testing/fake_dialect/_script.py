@@ -11,7 +11,7 @@ from tunery.testing.fake_dialect._workloads import KINDS, OPERATORS, arguments, 
 
 BUILD_FAULTS = frozenset({"refuse", "build_crash", "build_hang"})
 RUN_FAULTS = frozenset({"fail", "segfault", "hang", "hang_gil", "eat"})
-WRONG = frozenset({"one_off", "all_nan", "constant", "partial", "some", "negative"})
+WRONG = frozenset({"one_off", "all_nan", "constant", "partial", "some", "negative", "infinite"})
 CLOCK_FAULTS = frozenset({"zero_time", "nan_time"})
 FAULTS = BUILD_FAULTS | RUN_FAULTS | WRONG | CLOCK_FAULTS
 

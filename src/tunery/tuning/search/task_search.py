@@ -143,6 +143,7 @@ class TaskSearch:
         self._baselines = BuiltBaselines(self.task)
         self._at_hand: dict[str, Artifact] = {}
         self._paid: dict[str, Cost] = {}
+        self._lost: dict[str, Measurement] = {}
         self._races = Races(self.task, state, self.record, self.keep)
         self._one_at_a_time = asyncio.Lock()
 
@@ -232,6 +233,9 @@ class TaskSearch:
                 kept = await self._races.run(payer, built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
             self._filter.learn([told for c in mine if (told := known.get(c.key))])
+            lost = [self._lost[c.key] for c in mine if c.key in self._lost]
+            if len(lost) == len(mine) > 1:
+                payer.lose(lost)
         finally:
             payer.account.settle_deferred(mine)  # built, and cut short before they were raced
             self.state.end_batch([candidate.key for candidate in candidates], self._cost_since(payer))
@@ -349,6 +353,9 @@ class TaskSearch:
         """Store a measurement and its cost in one commit, let it take the place of an earlier one, and return whether
         nothing was as fast before. What timing a candidate again alone gave is no trial."""
         await payer.keep(self.task, candidate, measurement, bills)
+        self._lost.pop(candidate.key, None)
+        if measurement.outcome not in {Outcome.OK, Outcome.ABANDONED}:
+            self._lost[candidate.key] = measurement
         open_to = [job_id for job_id, job in self.jobs.items() if job.takes_part]
         counted, helped = self.state.measure(payer.job_id, candidate, measurement, open_to)
         for job_id in counted:
