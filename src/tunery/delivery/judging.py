@@ -42,6 +42,7 @@ from tunery.domain import SEGMENT, median_interval
 from tunery.domain.request import Speed
 from tunery.domain.turns import Turn, in_turns, mean_interval
 from tunery.engines import Role
+from tunery.measuring.inputs import VERSION
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.tuning.work import Work
 
@@ -144,7 +145,7 @@ async def judge_once(work: Work, made: LinkedNetwork, expected: Expected) -> Jud
     """Return a network's verdict, that of before where the same file was found right and not slower on this device."""
     runtime, network = work.runtime, made.network
     versions, device = [version(name) for name in ("tunery", "onnxruntime")], await runtime.device()
-    file, sets = network.original or network.blob, (expected.given, len(expected.sets))
+    file, sets = network.original or network.blob, (VERSION, expected.given, len(expected.sets))
     key = " ".join(map(str, ("judged", *versions, device.fingerprint, runtime.threads, made.blob, file, *sets)))
     if (note := runtime.blobs.find(key)) is not None:
         return Judged(**json.loads(runtime.blobs.get(note).read_text()))

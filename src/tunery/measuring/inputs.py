@@ -12,7 +12,7 @@ from tunery._errors import UsageError
 from tunery.dialects import Array
 from tunery.domain import InputRange, TensorSpec
 
-VERSION = 3
+VERSION = 4
 """Counts changes of the values below: cached reference outputs of another version are not used."""
 
 _INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64"})
@@ -140,7 +140,8 @@ def network_inputs(
     for position, spec in enumerate(specs):
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([VERSION, seed, position, number])))
         taken, dtype, label = ranges.get(spec.name, InputRange()), numpy_dtype(spec.dtype), SETS[number]
-        if dtype == np.bool_ or (np.issubdtype(dtype, np.integer) and (taken.low, taken.high) == _MASK):
+        masks = (taken.low, taken.high) == _MASK and (number < _ORDINARY - 1 or np.issubdtype(dtype, np.integer))
+        if dtype == np.bool_ or masks:
             arrays[position] = _mask(spec.shape, label, generator).astype(dtype)
         elif np.issubdtype(dtype, np.integer) or taken.low is not None or taken.high is not None:
             arrays[position] = _within(spec, taken, label, generator)
@@ -156,10 +157,14 @@ def _mask(shape: tuple[int, ...], label: str, generator: np.random.Generator) ->
     elif label == "random" and shape:
         shown[..., shape[-1] - shape[-1] // 4 :] = 0
     elif label == "ends" and shape:
-        shown[0 if len(shape) > 1 else -1] = 0
+        shown[_first_row(shape) or -1] = 0
     elif label not in {"random", "ends", "ties"}:
         shown = np.asarray(generator.integers(0, 2, shape, np.int8))
     return shown
+
+
+def _first_row(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (0,) * (len(shape) - 1)
 
 
 def _within(spec: TensorSpec, taken: InputRange, label: str, generator: np.random.Generator) -> Array:
@@ -174,9 +179,11 @@ def _within(spec: TensorSpec, taken: InputRange, label: str, generator: np.rando
         return np.full(spec.shape, low).astype(dtype)
     if label == "ends":
         free = integer and taken.low is None and taken.high is None
-        widest = 2.0**31 - 1  # beyond it ONNX Runtime takes the least, or the sign, of other numbers
-        ends = [max(least, -widest), min(most, widest), 0, 1] if free else [low, high]
-        return np.asarray(generator.choice(np.array(ends, dtype), spec.shape))
+        widest = 2**63 if taken.wide else 2**31 - 1
+        ends = np.array([max(least, -widest), min(most, widest), 0, 1] if free else [low, high]).astype(dtype)
+        chosen = np.asarray(generator.choice(ends, spec.shape))
+        chosen.reshape(-1)[-1:] = ends[1]
+        return chosen
     if label == "ties":
         high = min(high, low + 1)
     if not integer:
@@ -199,7 +206,7 @@ def _floats(drawn: Array, taken: InputRange, label: str, generator: np.random.Ge
         chosen = generator.choice(np.array(_SPECIAL[label]), drawn.shape)
         values = np.where(generator.random(drawn.shape) < 0.2, chosen, values)
         if label == "infinite" and drawn.ndim > 1:
-            values[0] = -np.inf  # a row that a mask hides
+            values[_first_row(drawn.shape)] = -np.inf  # a row that a mask hides
     with np.errstate(over="ignore"):
         return np.asarray(values.astype(drawn.dtype))
 

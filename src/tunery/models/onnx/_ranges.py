@@ -31,6 +31,8 @@ _BOUNDED = frozenset(
     {"ArgMax", "ArgMin", "Clip", "Equal", "Greater", "GreaterOrEqual", "Hardmax", "IsInf", "IsNaN", "Less"}
     | {"LessOrEqual", "Sigmoid", "Softmax", "Tanh", "Erf"}
 )
+_NARROW = frozenset({"Max", "Min", "Mod", "Pow", "Range", "Sign"})
+"""Operators that ONNX Runtime, as its sums and means, computes in floats or of 32 bits of a 64-bit integer."""
 _MASK = (0.0, 1.0)
 _INDICES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "GatherND": 1, "ScatterND": 1, "RoiAlign": 2}
 _COUNTS = {"LSTM": 4, "GRU": 4, "RNN": 4, "ReverseSequence": 1, "TopK": 1}
@@ -76,7 +78,7 @@ class _Tracer:
             if value.type.tensor_type.elem_type in _INTEGERS:
                 self._integers.add(value.name)
         self._bounds: dict[str, _Bounds] = {}
-        self._aware, self._rearranged, self._ordered = set[str](), set[str](), set[str]()
+        self._aware, self._rearranged, self._ordered, self._narrowed = (set[str]() for _ in range(4))
 
     def range_of(self, name: str) -> InputRange:
         low, high = self._bounds.get(name, _ANY)
@@ -85,7 +87,7 @@ class _Tracer:
         special = name in self._aware and name not in self._rearranged and name not in self._integers
         return InputRange(
             None if low == -math.inf else low, None if high == math.inf else high, special,
-            special and name not in self._ordered,
+            special and name not in self._ordered, name in self._integers and name not in self._narrowed,
         )  # fmt: skip
 
     def trace(self, graph: onnx.GraphProto) -> None:
@@ -102,6 +104,9 @@ class _Tracer:
             self._aware.update(node.input)
         if node.op_type in _ORDERED or not self._ordered.isdisjoint(outputs):
             self._ordered.update(node.input)
+        sums = node.op_type.startswith("Reduce") and node.op_type not in _ORDERED
+        if sums or node.op_type in _NARROW or not self._narrowed.isdisjoint(outputs):
+            self._narrowed.update(node.input)
         passes = node.op_type not in _BOUNDED and not self._rearranged.isdisjoint(outputs)
         if node.op_type in _REARRANGED or passes:
             self._rearranged.update(node.input)
