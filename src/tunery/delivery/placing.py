@@ -1,14 +1,14 @@
 """Which nodes of a compiled network run in ONNX Runtime: those that compute something else, and parts that lose."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tunery._errors import DialectError, EngineError
 from tunery.delivery.comparing.compare import SEED, Expected
 from tunery.delivery.judging import Judged, is_right, judge
 from tunery.delivery.linking import LinkedNetwork, Linker
 from tunery.dialects import GraphNode
-from tunery.domain import Task
+from tunery.domain import SEGMENT, Task
 from tunery.engines import Role
 from tunery.runtime.importing import ImportedModel
 
@@ -105,34 +105,46 @@ async def _first_fault(
 
 
 def parts_to_hand_over(
-    nodes: Sequence[GraphNode], tasks: Sequence[Task], kernels: Mapping[str, float], theirs: Mapping[str, float]
+    nodes: Sequence[GraphNode],
+    tasks: Sequence[Task],
+    kernels: Mapping[str, float],
+    theirs: Mapping[str, float],
+    elsewhere: Collection[str] = (),
 ) -> list[str]:
     """Return the labels of nodes that would gain by running in ONNX Runtime, in parts that are worth their borders.
     `kernels` is what kernels of ours take in one execution of the network, by workload; `theirs` what ONNX Runtime's
-    nodes take, by label, with what was fused to them. A part is a stretch of nodes in their order, so nothing outside
-    it waits between two of its nodes. Empty where a stretch gains less than `_LEAST_GAIN` of our time."""
-    ours = _ours(nodes, tasks, kernels, theirs)
+    nodes take, by label, with what was fused to them; it runs those `elsewhere` already. A part is a stretch of nodes
+    in their order, so nothing outside it waits between two of its nodes. Empty where a stretch gains less than
+    `_LEAST_GAIN` of our time."""
+    ours = _ours(nodes, tasks, kernels, theirs, elsewhere)
     gains = [mine - theirs.get(node.label, 0.0) for node, mine in zip(nodes, ours, strict=True)]
     stretches = list(_best_stretches(nodes, gains))
     if sum(gain for gain, _, _ in stretches) < _LEAST_GAIN * sum(ours):
         return []
     stretches = [(gain, first, _with_followers(nodes, last)) for gain, first, last in stretches]
     chosen = list(dict.fromkeys(node.label for _, first, last in stretches for node in nodes[first : last + 1]))
-    return chosen if len(chosen) < len(nodes) else []
+    return chosen if len({*chosen, *elsewhere}) < len(nodes) else []
 
 
 def _ours(
-    nodes: Sequence[GraphNode], tasks: Sequence[Task], kernels: Mapping[str, float], theirs: Mapping[str, float]
+    nodes: Sequence[GraphNode],
+    tasks: Sequence[Task],
+    kernels: Mapping[str, float],
+    theirs: Mapping[str, float],
+    elsewhere: Collection[str],
 ) -> list[float]:
     """Return what each node takes with our kernels, in seconds: a kernel is told from its task's arguments, the time of
     others is spread over the remaining nodes as ONNX Runtime's is."""
-    taken = [0.0] * len(nodes)
-    matched: set[int] = set()
-    left_s = sum(kernels.values())
+    taken = [theirs.get(node.label, 0.0) if node.label in elsewhere else 0.0 for node in nodes]
+    matched = {at for at, node in enumerate(nodes) if node.label in elsewhere}
+    left_s = sum(seconds for name, seconds in kernels.items() if not name.startswith(SEGMENT))
     for task in tasks:
         seconds = kernels.get(task.workload.key, 0.0)
         operators = _OPERATORS.get(task.workload.kind, frozenset())
-        alike = [at for at, node in enumerate(nodes) if node.operator in operators and _fits(node, task)]
+        alike = [
+            at for at, node in enumerate(nodes)
+            if node.operator in operators and node.label not in elsewhere and _fits(node, task)
+        ]  # fmt: skip
         if alike and seconds:
             left_s -= seconds
             matched.update(alike)
@@ -203,18 +215,22 @@ def _border_s(nodes: Sequence[GraphNode], readers: Mapping[str, list[int]], firs
 async def divided(
     linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected
 ) -> tuple[LinkedNetwork, Judged]:
-    """Return the network with the parts in ONNX Runtime that lose, if that is faster; else what was given. Nothing is
-    stored: tuning may make these parts faster."""
-    work, imported = linker.work, await linker.work.model()
+    """Return the network with the parts in ONNX Runtime that lose, as long as that is faster: further ones where it
+    still loses with those of a round. Nothing is stored: tuning may make these parts faster."""
+    imported = await linker.work.model()
     try:
         nodes = await linker.nodes(imported.network)
-        found = parts_to_hand_over(nodes, imported.tasks, judged.kernels, judged.nodes)
-        if not found:
-            return made, judged
-        placed = await linker.placed(imported, {**dict.fromkeys(found, _FASTER), **imported.elsewhere})
-        again = await linker.compile(placed)
-        verdict = await judge(work, again, theirs)
+        for _ in range(_ROUNDS):
+            found = parts_to_hand_over(nodes, imported.tasks, judged.kernels, judged.nodes, imported.elsewhere)
+            if not judged.slower or not found:
+                break
+            imported = await linker.placed(imported, {**dict.fromkeys(found, _FASTER), **imported.elsewhere})
+            again = await linker.compile(imported)
+            verdict = await judge(linker.work, again, theirs)
+            speeds = [one.speed.ratio if one.speed else 0.0 for one in (judged, verdict)]
+            if verdict.wrong or speeds[1] < speeds[0]:
+                break
+            made, judged = again, verdict
     except (DialectError, EngineError):
-        return made, judged
-    speeds = [one.speed.ratio if one.speed else 0.0 for one in (judged, verdict)]
-    return (made, judged) if verdict.wrong or speeds[1] < speeds[0] else (again, verdict)
+        pass
+    return made, judged

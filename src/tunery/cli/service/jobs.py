@@ -90,10 +90,11 @@ def show(
 
     with source(server, store, socket) as known:
         status, answer = known.status(job)
-        hosts = host_seconds(known.log(job))
+        log = known.log(job)
     if status.kind == DEFAULT_KIND and answer is not None:  # its report is in its status
         answer = {COMPILED: answer[COMPILED]} if COMPILED in answer else None
-    headline = headline_of({COMPILED: (answer or {}).get(COMPILED, answer or {})})
+    latest, hosts = {event["kind"]: event for event in log}, host_seconds(log)
+    headline = headline_of({**latest, COMPILED: (answer or {}).get(COMPILED, answer or {})})
     data = {
         **summary(status),
         "remaining": plain(status.remaining),
