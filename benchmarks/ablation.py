@@ -104,12 +104,6 @@ def _stock_layout() -> None:
     _drop("")
 
 
-def _no_winners() -> None:
-    winners = import_module(f"{ROOM}.search.winners")
-    none = winners.Winners(())
-    import_module(f"{ROOM}.search.suggestions").shipped = lambda _: none  # type: ignore[attr-defined]
-
-
 def _blind_to_warm_ups() -> None:
     noise = import_module("tunery.measuring.noise")
     noise.Noise.learn_cold = lambda *_: None
@@ -121,7 +115,6 @@ def _untrimmed(**off: bool) -> Callable[[Request], Request]:
 
 # Winograd needs weights in a layout of its own choice, and channels last.
 _NO_WINOGRAD = {"conv3x3": "Winograd"}
-_WINNERS = "winners of like tasks"
 ARMS = {
     ALL_ON: Arm(),
     "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.search.breeding", "_BIASED_SHARE", 0.0),)),
@@ -155,10 +148,7 @@ ARMS = {
     "unswitching": Arm(CONVS, ((f"{ROOM}.target", "_UNSWITCH", False),), lowering=True),
     "LLVM level 2": Arm(constants=((f"{ROOM}.target", "_OPT_LEVEL", 3),), lowering=True),
     "draft": Arm(constants=((f"{ROOM}.search.proposer", "_LEAST_LESSONS", math.inf),)),
-    "shipped cost model": Arm(
-        beside=dict.fromkeys(GENERAL, _WINNERS), changed=lambda request: replace(request, pretrained=False)
-    ),  # which are only asked for with it
-    _WINNERS: Arm(patch=_no_winners, touches=((f"{ROOM}.search.suggestions", "shipped"),)),
+    "shipped cost model": Arm(changed=lambda request: replace(request, pretrained=False)),
     "filter": Arm(changed=_untrimmed(filter=False)),
     "abandonment": Arm(changed=_untrimmed(abandon=False)),
     "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measuring.noise", "Noise.learn_cold"),)),

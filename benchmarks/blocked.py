@@ -2,7 +2,7 @@
 
 In blocks, data are [blocks, height, width, vector] and weights [blocks out, blocks in, height, width, vector in, vector
 out], as vendors' libraries hold them; last, data are [height, width, channels]. Both sides have MetaSchedule's generic
-space with our channel tiles and free layouts of weights, no variant of our own, no winners and no model that ships,
+space with our channel tiles and free layouts of weights, no variant of our own and no model that ships,
 the same trials and seeds, in turns. What a network would pay for reordering its inputs and outputs is not counted.
 
     python benchmarks/blocked.py [--trials 64] [--seeds 3] [--convolutions 3x3-64,1x1-96] [--json FILE]

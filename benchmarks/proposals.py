@@ -5,10 +5,10 @@ goes first turns with the seed. Kernels have one thread, and as many tasks are s
 on a core of its own. All candidates are built, verified and raced against the best so far by our own procedure, each
 side with a measurer of its own, and nothing is filtered before its build, so that each proposed candidate is a trial.
 
-- tunery: the proposer as in a job, with the cost model that ships and learns, the winners that ship, and programs of
+- tunery: the proposer as in a job, with the cost model that ships and learns, and programs of
   our own beside the generic one;
 - bare: the proposer alone, in stock's own space: the generic program, a cost model that has learned from nothing but
-  this search, no winners;
+  this search;
 - stock: MetaSchedule's `EvolutionarySearch` in batches of 64 with its `XGBModel`, all settings at their defaults but
   for one thread. Its model predicts at random until it has learned from 100 candidates, so with fewer than three
   batches of 64 it never steers.

@@ -34,18 +34,6 @@ def test_a_variant_can_be_off(arm: str, left: set[str], monkeypatch: pytest.Monk
     assert {name for name in before if name.startswith(arm.lower().split()[0])} == before - after
 
 
-@pytest.mark.tvm
-def test_winners_of_like_tasks_can_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunery.dialects.metaschedule.search import suggestions as foresight
-    from tunery.dialects.metaschedule.search.winners import TaskSignature
-
-    monkeypatch.setattr(foresight, "shipped", foresight.shipped)
-    patch = ARMS["winners of like tasks"].patch
-    assert patch
-    patch()
-    assert not foresight.shipped(16).near(TaskSignature("s", (64,)), [], 4)
-
-
 def test_what_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = (("tunery.domain", "Budget", None), ("tunery.domain", "GONE", None), ("tunery.no_room", "X", None))
     monkeypatch.setitem(ARMS, "odd", Arm(constants=constants, touches=(("tunery.domain", "Budget.gone"),)))

@@ -14,12 +14,3 @@ def dialect() -> Dialect:
 @pytest.fixture(scope="session")
 def target(dialect: Dialect) -> Target:
     return dialect.resolve_target("native", 2)
-
-
-@pytest.fixture
-def no_winners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known of like tasks: what is foreseen is searched."""
-    from tunery.dialects.metaschedule.search import suggestions as foresight
-    from tunery.dialects.metaschedule.search.winners import Winners
-
-    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(()))

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from test_metaschedule_own_spaces import bare_network
 
+from tunery.costmodels.registry import shipped
+from tunery.devices import open_device
 from tunery.dialects import Dialect, Observation, Proposer
-from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.first_look import FirstLook
+from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
-from tunery.dialects.metaschedule.search.winners import Winners, winners_of
 from tunery.dialects.metaschedule.variants import place_sums
 from tunery.dialects.metaschedule.variants.program import variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
@@ -109,20 +110,24 @@ def mean_task(dialect: Dialect, directory: Path) -> Task:
     return next(task for task in tasks if place_sums.NAME in variants(task).found)
 
 
-def test_winners_of_a_like_task_are_the_first_look(
-    dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def break_search(monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+    """Let the genes of a variant's designs not be found."""
+    whole = Design._find_outline
+
+    def broken(design: Design) -> tuple[Gene, ...]:
+        if design._space.variant.name == variant:
+            raise RuntimeError("  a frame\nno genes")
+        return whole(design)
+
+    monkeypatch.setattr(Design, "_find_outline", broken)
+
+
+def test_the_variant_that_leads_is_the_first_look(dialect: Dialect, tmp_path: Path) -> None:
     task = mean_task(dialect, tmp_path)
     names = set(variants(task).found)
     assert len(names) > 1, "a task with one variant proves nothing"
-    bodies = [c.body for c in dialect.open(task, (), None, 0).propose(24)]
-    generic, others = (
-        [body for body in bodies if (read_body(body)[0] == GENERIC) == which][:4] for which in (True, False)
-    )
-    won = winners_of(task, [*((body, 1e-3) for body in generic), *((body, 2e-3) for body in others)])
-    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
     search = dialect.open(task, (), None, 0, warm_start=True)
-    assert {read_body(c.body)[0] for c in search.propose(4)} == {GENERIC}
+    assert {read_body(c.body)[0] for c in search.propose(4)} == {place_sums.NAME}
     later = {read_body(c.body)[0] for c in search.propose(16)}
     assert later == names
     unaided = dialect.open(task, (), None, 0).propose(4)
@@ -133,17 +138,12 @@ def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
     dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = mean_task(dialect, tmp_path)
-    bodies = {read_body(c.body)[0]: c.body for c in dialect.open(task, (), None, 0).propose(24)}
-    won = winners_of(task, [(body, 2e-3 if name == GENERIC else 1e-3) for name, body in bodies.items()])
-    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
     search = dialect.open(task, (), None, 0, warm_start=True)
     first = search.propose(4)
-    [leading] = {read_body(c.body)[0] for c in first}
-    assert leading != GENERIC
     observe = SurrogateProposer.observe
 
     def broken(self: SurrogateProposer, results: Sequence[Observation]) -> None:
-        if self._space.variant.name == leading:
+        if self._space.variant.name == place_sums.NAME:
             raise RuntimeError("no lesson")
         observe(self, results)
 
@@ -151,4 +151,39 @@ def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
     search.observe([Observation(c, Outcome.OK, 1e-3) for c in first])
     found = search.propose(8)
     assert {read_body(c.body)[0] for c in found} == {GENERIC}
-    assert all(read_left_out(c.body) == {leading: "RuntimeError: no lesson"} for c in found)
+    assert all(read_left_out(c.body) == {place_sums.NAME: "RuntimeError: no lesson"} for c in found)
+
+
+@pytest.mark.parametrize("part", ["genes", "replay"])
+def test_a_search_that_cannot_be_had_costs_only_itself_and_what_is_found_says_why(
+    part: str, dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, starting = mean_task(dialect, tmp_path), shipped("metaschedule", "x86")
+    assert starting
+    replay = SurrogateProposer._replay
+
+    def broken(self: SurrogateProposer, genomes: Sequence[Genome]) -> list[str]:
+        if self._space.variant.name == place_sums.NAME:
+            raise RuntimeError("no replay")
+        return replay(self, genomes)
+
+    if part == "genes":
+        break_search(monkeypatch, place_sums.NAME)
+    else:
+        monkeypatch.setattr(SurrogateProposer, "_replay", broken)
+    search = dialect.open(task, [], None, 0, warm_start=True)
+    suggested = dialect.suggest(task, 6, starting[1], 0).candidates
+    for found in (suggested, search.propose(8)):
+        assert {read_body(candidate.body)[0] for candidate in found} == {GENERIC}
+        for candidate in found:
+            assert read_left_out(candidate.body) == {place_sums.NAME: f"RuntimeError: no {part}"}
+    kernel = dialect.load(task, dialect.build(task, suggested[0], tmp_path), open_device("cpu"))
+    assert kernel.traits["left_out"] == {place_sums.NAME: f"RuntimeError: no {part}"}
+
+
+def test_a_generic_program_that_cannot_be_searched_is_an_error(
+    dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_search(monkeypatch, GENERIC)
+    with pytest.raises(RuntimeError, match="no genes"):
+        dialect.open(mean_task(dialect, tmp_path), [], None, 0)

@@ -7,12 +7,10 @@ from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule.codegen.calibration import _matmul
 from tunery.dialects.metaschedule.features.features import FeatureCache
-from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.suggestions import suggest
-from tunery.dialects.metaschedule.variants.program import space_of
 from tunery.domain import Task
 
-pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("no_winners")]
+pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +43,3 @@ def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: s
 
 def test_few_looks_are_few(tasks: list[Task], model: str) -> None:
     assert 1 <= len(suggest(tasks[0], 4, model, 0, FeatureCache()).candidates) <= 6
-
-
-def test_what_is_only_judged_by_the_model_needs_no_draft(tasks: list[Task], model: str) -> None:
-    genomes = SurrogateProposer(tasks[0], space_of(tasks[0]), (), model, 1)._bred(10)
-    search = SurrogateProposer(tasks[0], space_of(tasks[0]), (), model, 0)
-    search.try_out(genomes)
-    assert search.ranked()
-    assert "_bred_and_drawn" not in vars(search), "that took a twentieth of a delivery's time"
-    search.explore(1)
-    assert search._draft is not None, "what follows learns from what was tried"

@@ -11,6 +11,7 @@ from onnx import helper
 from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect
+from tunery.dialects.metaschedule.loading.preparing import POOLS
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.variants import place_sums
 from tunery.dialects.metaschedule.variants.program import space_of, variants
@@ -75,6 +76,31 @@ def test_what_its_designs_compute_is_what_the_network_computes(
     [theirs] = session.run(None, {spec.name: array for spec, array in zip(network.inputs, arrays, strict=True)})
     [ours] = load_compiled(tmp_path / "compiled")(*arrays)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+def test_pools_take_a_window_to_a_vector_of_channels(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    pools = [
+        ("MaxPool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+        ("MaxPool", {"kernel_shape": [2, 3], "strides": [2, 2], "dilations": [2, 1]}),
+        ("AveragePool", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 2]}),
+        ("AveragePool", {"kernel_shape": [6, 6], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+    ]
+    rng = np.random.default_rng(7)
+    arrays = {"w": rng.standard_normal((20, 20, 1, 1)) / 4}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["t"])]
+    for n, (kind, attributes) in enumerate(pools):
+        nodes.append(helper.make_node(kind, ["t"], [f"t{n}"], **attributes))
+        nodes.append(helper.make_node("Conv", [f"t{n}", "w"], [f"y{n}"]))
+    network = write_network(tmp_path, "pools", nodes, {"x": (2, 20, 9, 11)}, arrays)
+    tasks = [task for task in dialect.extract(network, target) if POOLS in variants(task).found]
+    assert len(tasks) == len(pools)
+    chosen = {task.workload.key: dialect.suggest(task, 2, "", 0).candidates[-1] for task in tasks}
+    assert {read_body(candidate.body)[0] for candidate in chosen.values()} == {POOLS}
+    dialect.compile(network, target, chosen, tmp_path / "compiled")
+    [x] = make_inputs(network.inputs, 3)
+    expected = onnxruntime.InferenceSession(network.path).run(None, {"x": x})
+    for ours, theirs in zip(load_compiled(tmp_path / "compiled")(x), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_search_splits_its_proposals_between_these_and_the_generic_designs(

@@ -106,7 +106,8 @@ def test_weights_that_grow_much_are_in_the_file_as_in_the_model_and_transformed_
     size = 4 * 32 * 32 * 3 * 3
     manifest, place = opened(tmp_path / "linked")
     assert 2 * size < place.file_size <= 2 * 2 * size + size, "of two that would be four times as large, one"
-    assert sorted(one["transform"] for one in manifest["weights"]["arrays"]) == ["", "winograd4"]
+    transforms = sorted(one["transform"] for one in manifest["weights"]["arrays"])
+    assert [transform.partition("tiles")[0] for transform in transforms] == ["", "winograd4"]
     assert (tmp_path / "linked").stat().st_size < (tmp_path / "plain").stat().st_size - size
     bits = bytearray((tmp_path / "linked").read_bytes())
     bits[place.header_offset + size] ^= 1

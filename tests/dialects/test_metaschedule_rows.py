@@ -11,12 +11,10 @@ from onnx import helper
 from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
-from tunery.dialects.metaschedule.search.suggestions import leader, searches_of, winners_for
+from tunery.dialects.metaschedule.search.suggestions import leader
 from tunery.dialects.metaschedule.variants.program import space_of, variants
 from tunery.dialects.metaschedule.variants.rows import NAME
-from tunery.dialects.metaschedule.variants.variant import GENERIC
 from tunery.domain import Network, Target, Task
 from tunery.measuring.inputs import make_inputs
 from tunery.measuring.verification import compare, expect
@@ -133,10 +131,9 @@ def test_a_network_with_it_computes_the_same(dialect: Dialect, target: Target, t
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
-def test_it_is_looked_at_first_where_no_winners_know_better(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+def test_it_is_looked_at_first(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     task = task_of(dialect, softmax_network(tmp_path, SHAPES["a rest"]), target, "softmax")
-    generic = searches_of(task, [GENERIC], (), None, 0, features=FeatureCache())[0][GENERIC]
-    assert leader(task, generic, winners_for(task)) == NAME
+    assert leader(task) == NAME
 
 
 def test_what_takes_no_rows_to_rows_has_none(dialect: Dialect, target: Target, tmp_path: Path) -> None:

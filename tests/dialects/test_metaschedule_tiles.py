@@ -20,7 +20,7 @@ from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Dialect, Observation
 from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
-from tunery.dialects.metaschedule.loading.preparing import TILES, from_tiles, transformed, transformed_shape
+from tunery.dialects.metaschedule.loading.preparing import TILES, WINOGRAD, from_tiles, transformed, transformed_shape
 from tunery.dialects.metaschedule.tiles import kernels
 from tunery.dialects.metaschedule.tiles.designs import registers_of
 from tunery.dialects.metaschedule.tiles.kernels import Tile, fits, function_of, module_of
@@ -154,6 +154,14 @@ CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[Node]]] = {
         {"x": (2, 20, 9, 11), "w": (36, 20, 3, 3), "b": (36,)},
         [("Conv", ["x", "w", "b"], {"pads": [1, 1, 1, 1]}), ("Clip", ["", "low", "high"], {})],
     ),
+    "squares": (
+        {"x": (1, 17, 30, 27), "w": (40, 17, 3, 3), "x2": (1, 40, 29, 27)},
+        [("Conv", ["x", "w"], {"pads": [0, 2, 1, 0]}), ("Add", ["", "x2"], {}), ("Relu", [""], {})],
+    ),
+    "squares, afterwards": (
+        {"x": (2, 16, 6, 13), "w": (18, 16, 3, 3)},
+        [("Conv", ["x", "w"], {"pads": [1] * 4}), ("Abs", [""], {})],
+    ),
     "strided": (
         {"x": (1, 3, 23, 23), "w": (17, 3, 7, 7)},
         [("Conv", ["x", "w"], {"strides": [2, 2], "pads": [3] * 4})],
@@ -211,20 +219,21 @@ def inputs_of(network: Network) -> dict[str, np.ndarray]:
     return {spec.name: rng.integers(-5, 6, spec.shape).astype(np.float32) for spec in network.inputs}
 
 
-def designs(task: Task) -> list[Candidate]:
-    found = variants(task).found[TILES].tiles
-    return [identify(task, write_body(TILES, numbers)) for numbers in found]
+def designs(task: Task, name: str = TILES) -> list[Candidate]:
+    found = variants(task).found[name].tiles
+    return [identify(task, write_body(name, numbers)) for numbers in found]
 
 
 def ours(
-    dialect: Dialect, network: Network, target: Target, path: Path, given: dict[str, np.ndarray], number: int
-) -> Any:
+    dialect: Dialect, network: Network, target: Target, path: Path, given: dict[str, np.ndarray], number: int,
+    name: str = TILES,
+) -> Any:  # fmt: skip
     """Return the outputs of a network in which all products are computed by their design of a number."""
     tasks = dialect.extract(network, target)
     chosen = {}
     for task in tasks:
-        if TILES in variants(task).found:
-            mine = designs(task)
+        if name in variants(task).found:
+            mine = designs(task, name)
             chosen[task.workload.key] = mine[number % len(mine)]
     assert len(chosen) >= len(network.outputs) - len(_LEFT_TO_OTHERS)
     dialect.compile(network, target, chosen, path)
@@ -253,6 +262,15 @@ def test_products_are_right(number: int, processor: str, dialect: Dialect, netwo
         np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(("number", "processor"), [(0, "native"), (2, "x86-64-v3"), (1, "x86-64-v3")])
+def test_winograds_squares_are_right(number: int, processor: str, dialect: Dialect, tmp_path: Path) -> None:
+    network = network_of(["taps", "squares", "squares, afterwards"], tmp_path)
+    given = inputs_of(network)
+    mine = ours(dialect, network, dialect.resolve_target(processor, 2), tmp_path / "net", given, number, WINOGRAD)
+    for one, wanted in zip(mine, theirs(network, given), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=3e-6 * np.abs(wanted).max() + 2e-3)
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Have parallel loops run on their caller: a fork has no other threads."""
@@ -268,23 +286,25 @@ def one_thread() -> Iterator[None]:
 def test_programs_touch_nothing_beyond_their_arrays(processor: str, dialect: Dialect, tmp_path: Path) -> None:
     # Of what is left for after a tile TVM takes arrays to be aligned, which guarded ones are not.
     cases = [name for name, (_, [*_, last]) in CASES.items() if name.startswith("each channel") and last[0] != "Abs"]
-    cases += ["taps", "strided", "pointwise"]
+    cases += ["taps", "squares", "strided", "pointwise"]
     tasks = dialect.extract(network_of(cases, tmp_path), dialect.resolve_target(processor, 2))
     products = [task for task in tasks if TILES in variants(task).found]
     assert len(products) == len(cases)
     programs = {
-        f"p{n}_{m}": (task, variants(task).found[TILES].written(numbers)["main"])
+        f"p{n}_{name}_{m}": (task, variant.transforms, variant.written(numbers)["main"])
         for n, task in enumerate(products)
-        for m, numbers in enumerate([*variants(task).found[TILES].tiles, (1, 1, 3, 1), (3, 1, 1, 1)])
+        for name, variant in variants(task).found.items()
+        if variant.written
+        for m, numbers in enumerate([*variant.tiles, (1, 1, 3, 1), (3, 1, 1, 1)])
     }
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-        functions = {name: one.with_attr("global_symbol", name) for name, (_, one) in programs.items()}
+        functions = {name: one.with_attr("global_symbol", name) for name, (_, _, one) in programs.items()}
         library = tvm.tirx.build(tvm.IRModule(functions), target=tvm_target(products[0].target))
-    for name, (task, _) in programs.items():
+    for name, (task, transforms, _) in programs.items():
         rng = np.random.default_rng(1)
         shapes = [spec.shape for spec in task.workload.arguments]
         given = [rng.integers(-9, 9, shape).astype(np.float32) for shape in shapes]
-        given = transformed(given, variants(task).found[TILES].transforms)
+        given = transformed(given, transforms)
         outcomes = []
         for begins in (False, True):
             arrays = [guarded(array, begins=begins) for array in given]

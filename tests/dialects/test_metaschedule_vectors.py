@@ -67,6 +67,8 @@ def test_programs_of_our_own_fill_shorter_vectors(
     script = scheduled_module(task, ours).script()
     if name == "tiles":
         assert re.search(rf"packed: T\.Buffer\(\([T.int64()]*\d+\)*, [T.int64()]*34\)*, [T.int64()]*{lanes}\b", script)
+    elif name == "winograd4":
+        assert re.search(rf"packed: T\.Buffer\(\([T.int64()]*\d+\)*, [T.int64()]*32\)*, [T.int64()]*{lanes}\b", script)
     elif name == "rows":  # what is summed up in four vectors is then added, half by half
         assert max(map(int, re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)", script))) == 4 * lanes
     else:

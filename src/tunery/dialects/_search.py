@@ -1,8 +1,8 @@
 """What a dialect's search gives and is told."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tunery.domain import Candidate, Outcome
 
@@ -20,13 +20,11 @@ class Observation:
 class Suggestions:
     """Candidates that a cost model thinks fast, found without a search. `transfer_state` is what they teach about like
     tasks, in words of the dialect's own; "" where that is nothing. `fallbacks` are of another kind, which lost on like
-    tasks: should the candidates fail, these are there, and a measurement tells whether they lose here, too.
-    `source_ids` tells by a candidate's key where it came from: two with one id are alike."""
+    tasks: should the candidates fail, these are there, and a measurement tells whether they lose here, too."""
 
     candidates: tuple[Candidate, ...]
     transfer_state: str = ""
     fallbacks: tuple[Candidate, ...] = ()
-    source_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 class Proposer(ABC):

@@ -3,8 +3,8 @@
 lowering     prepared ONNX file -> fused tensor programs in NHWC
 extraction   -> tasks
 program      programs and candidates as data
-variants     several programs for one workload; winograd: one of them and its design space
-depthwise, place_sums, concatenations, rows: others; tiles: sums of products from register tiles
+variants     several programs for one workload
+place_sums, concatenations, rows: others; tiles: sums of products from register tiles, Winograd's among them
 proposer     the search of one program; portfolio: one for each variant
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
 limits       what is not worth a build
@@ -302,4 +302,4 @@ ENVIRONMENT = Environment(
 # Part of every record's provenance: raise them with any change to how candidates become code. The cache of extracted
 # tasks knows changes of this package by itself. A model that ships serves its own build only: what changes the
 # code of few, as of products of two activations, raises the former.
-_LOWERING, _BUILD = 7, 3
+_LOWERING, _BUILD = 8, 3

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tunery._errors import DialectError
-from tunery.dialects.metaschedule.loading.preparing import TILES
+from tunery.dialects.metaschedule.loading.preparing import POOLS, TILES, WINOGRAD
 
 TILES_NUMBERS = 4
 
@@ -100,7 +100,7 @@ def check_body(body: str) -> None:
     trace: Any = whole.get("trace") if isinstance(whole, dict) else whole
     if isinstance(whole, dict) and not whole.keys() <= {"expression", "trace", "left_out"}:
         raise DialectError("the body is none of a candidate")
-    if isinstance(whole, dict) and whole.get("expression") == TILES:
+    if isinstance(whole, dict) and whole.get("expression") in {POOLS, TILES, WINOGRAD}:
         _check_design(trace)
         return
     try:

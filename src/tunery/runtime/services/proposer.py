@@ -11,7 +11,7 @@ from tunery.costmodels.columns import fold
 from tunery.dialects import Observation, Proposer, Space, get_dialect
 from tunery.domain import Candidate, Task
 
-_WITH_FALLBACK = 4  # of so many that are measured one is of another kind than the others (docs/decisions/009)
+_WITH_FALLBACK = 4  # of so many that are measured one is of another kind than the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Candidates by predicted speed, and how far each score may be off as a share of it; the first is the fastest. Of
-    four and more, which are to be measured, those come first that are unlike one another."""
+    """Candidates by predicted speed, and how far each score may be off as a share of it; the first is the fastest."""
 
     candidates: tuple[Candidate, ...]
     uncertainty: tuple[float, ...]
@@ -161,9 +160,6 @@ def predict(  # noqa: PLR0917 - what a prediction depends on
     # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
     scores = np.where(np.isnan(rows.values).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
     order = np.argsort(-scores[: len(favourites)], kind="stable")
-    if keep >= _WITH_FALLBACK:
-        known = order[np.isfinite(scores[order])]
-        order = known[unlike([suggested.source_ids.get(favourites[i].key) for i in known])] if len(known) else order
     order = order[:keep]
     if fallbacks:
         best = len(favourites) + int(np.argmax(scores[len(favourites) :]))
@@ -173,16 +169,6 @@ def predict(  # noqa: PLR0917 - what a prediction depends on
     return Prediction(
         tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), suggested.transfer_state
     )
-
-
-def unlike(source_ids: Sequence[int | None]) -> list[int]:
-    """Return the places of candidates with the first of each source before all others, each in their order.
-
-    >>> unlike([7, 7, None, 3, None])
-    [0, 2, 3, 4, 1]
-    """
-    again = [source is not None and source in source_ids[:place] for place, source in enumerate(source_ids)]
-    return sorted(range(len(source_ids)), key=lambda place: again[place])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from tunery.dialects import Array
 KERNEL = 3
 DOTS = "dots"
 TILES = "tiles"
+WINOGRAD = "winograd4"
+POOLS = "pools"
 DOT_CHANNELS, DOT_DEPTH = 16, 4
 """Channels side by side, and what a dot product sums up for each unless the transform's name ends in it: `dots2`."""
 _FEW_GROUPS = 3
@@ -44,8 +46,9 @@ def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
         panels, groups, lanes = map(int, name.removeprefix(TILES).split("x"))
         columns = -(-(shape[-1] // groups) // lanes)
         return (panels, math.prod(shape[:-1]) * groups * columns // panels, lanes)
-    size = len(matrices(int(name.removeprefix("winograd")))[1])
-    return (size, size, *shape[2:])
+    tile, packed, packing = name.removeprefix("winograd").partition(TILES)
+    size = len(matrices(int(tile))[1])
+    return transformed_shape((size, size, *shape[2:]), packed + packing)
 
 
 def _for_tiles(weights: Array, name: str) -> Array:
@@ -106,14 +109,16 @@ def matrices(tile: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def _winograd(weights: Array, name: str) -> Array:
     """Return weights `(3, 3, in, out)` as `(m + 2, m + 2, in, out)`, computed in double precision."""
-    rows = matrices(int(name.removeprefix("winograd")))[1]
+    tile, packed, packing = name.removeprefix("winograd").partition(TILES)
+    rows = matrices(int(tile))[1]
     both = np.kron(rows, rows)
     taps = weights.reshape(len(both[0]), -1)
     done = np.empty((len(both), taps.shape[1]), weights.dtype)
     for start in range(0, taps.shape[1], _COLUMNS):  # few at a time: new pages cost more than the arithmetic
         part = slice(start, start + _COLUMNS)
         done[:, part] = both @ taps[:, part].astype(np.float64)
-    return done.reshape(len(rows), len(rows), *weights.shape[2:])
+    done = done.reshape(len(rows), len(rows), *weights.shape[2:])
+    return _for_tiles(done, packed + packing) if packed else done
 
 
 _KINDS = {DOTS: _for_dots, TILES: _for_tiles, "winograd": _winograd}

@@ -1,4 +1,4 @@
-"""A task's search over its variants; the first look is at the one that led in like tasks, and at no other. Preparing a
+"""A task's search over its variants; the first look is at the one that leads, and at no other. Preparing a
 search costs as much as some ten candidates, and a 3x3 convolution has four variants. A network is as slow as the tasks
 that nobody has looked at yet, so what is not proposed at once is prepared with the next proposal."""
 
@@ -9,20 +9,10 @@ from typing_extensions import override
 
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.features import FeatureCache
-from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer, TileProposer
-from tunery.dialects.metaschedule.search.suggestions import (
-    leader,
-    leader_of_products,
-    leaving,
-    searches_of,
-    trusted,
-    welcome_winners,
-    winners_for,
-    without,
-)
-from tunery.dialects.metaschedule.variants.program import variants
+from tunery.dialects.metaschedule.search.suggestions import leader, leaving, searches_of, without
+from tunery.dialects.metaschedule.variants.program import tiled, variants
 from tunery.dialects.metaschedule.variants.variant import GENERIC, ReducedProposer
 from tunery.domain import Candidate, Task
 
@@ -95,18 +85,17 @@ def open_search(
     warm_start: bool,
     generic_only_reason: str | None = None,
 ) -> Proposer:
-    """Return the search of a tunable task; `warm_start` begins with what won for like tasks. With a
+    """Return the search of a tunable task; `warm_start` begins with what leads. With a
     `generic_only_reason` it has the generic variant only, and its candidates say of the others that they were left out
     for it."""
     ready: dict[str, SurrogateProposer] = {}
-    tiles = {TILES: TileProposer(task, history)} if TILES in variants(task).found else {}
+    written = tiled(task)
+    tiles = {name: TileProposer(task, [name], history) for name in written}
 
     def opened(names: Sequence[str], told: Sequence[Observation]) -> Mapping[str, str]:
         """Prepare the named searches that are not ready, and return why there is none of some."""
-        missing = [name for name in names if name not in ready and name not in tiles]
+        missing = [name for name in names if name not in ready and name not in written]
         more, left_out = searches_of(task, missing, told, cost_model, seed, features=features)
-        if warm_start:
-            welcome_winners(task, more, left_out)
         ready.update(without(more, left_out))
         return left_out
 
@@ -128,12 +117,9 @@ def open_search(
         return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, generic_only_reason))
     if not warm_start or len(variants(task).found) == 1 or any(told.candidate.body for told in history):
         return whole(history)
-    leading = leader_of_products(task)
-    if not leading:
-        opened([GENERIC], history)
-        leading = leader(task, ready[GENERIC], winners_for(task))
-    opened([leading], history)
-    first = tiles.get(leading) or ready.get(leading)
-    if first is None or not (first.welcomes or trusted(task, leading)):
-        return whole(history)
-    return FirstLook(first, lambda told: whole([*history, *told]))
+    first: Proposer | None = tiles[written[0]] if written else None
+    if not written:
+        leading = leader(task)
+        opened([leading], history)
+        first = ready.get(leading) if leading != GENERIC else None
+    return FirstLook(first, lambda told: whole([*history, *told])) if first else whole(history)

@@ -12,7 +12,6 @@ from tunery._errors import DialectError
 from tunery.costmodels.gaussian import LENGTHS, GaussianProcess
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.features import FeatureCache, SteeringModel
-from tunery.dialects.metaschedule.loading.preparing import TILES
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.breeding import Breeder
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genes, Genome
@@ -39,7 +38,6 @@ _TRIES = 4
 _BRED, _BRED_PER_REPLAY = 64, 16
 _ELITE = 12
 _RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the draft says
-_WINNERS_SHARE = 0.75  # of proposals, as long as there are candidates that have won for like tasks
 _EXPLORE, _EXPLOIT = 1.0, 0.3  # standard deviations of the draft added when choosing what to replay, and to propose
 _BACKGROUND = 256
 # Variances of the logarithm of a latency: of a full race, of an abandoned one (often a single sample), of what the cost
@@ -81,8 +79,6 @@ class SurrogateProposer(Proposer):
         self._lessons: dict[Genome, Lesson] = {}
         self._proposed: set[str] = set()
         self._waiting: dict[str, Genome] = {}  # replayed, not yet proposed
-        self._welcome: Sequence[Genome] = ()
-        self._winners: list[str] = []  # what has won for like tasks, among what is waiting
         self._refused: dict[str, tuple[Genome, str]] = {}
         self._draft: GaussianProcess | None = None
         self.observe(history)
@@ -95,10 +91,6 @@ class SurrogateProposer(Proposer):
             return []
         self._refit()
         left = n + (0 if not self._model.loaded else max(1, n // 8) if self._lessons else min(_OPENING, n))
-        self._winners += self._replay(self._welcome)
-        left -= len(self._welcome)
-        self._welcome = ()
-        winners = [key for key in self._by_score() if key in self._winners][: round(_WINNERS_SHARE * n)]
         lucky = self._replay([self._breeder.drawn() for _ in range(-(-n // _RANDOM_SHARE))]) if self._draft else []
         left -= len(lucky)
         while left > 0:
@@ -109,16 +101,7 @@ class SurrogateProposer(Proposer):
         for _ in range(_TRIES):
             if len(self._waiting) < n:
                 self._replay(self._bred(n - len(self._waiting)))
-        return self._chosen(n, winners + lucky[: n // _RANDOM_SHARE])
-
-    def welcome(self, genomes: Sequence[Genome]) -> None:
-        """Propose these, which have won for like tasks, before others; they are replayed with the next proposal."""
-        self._welcome = genomes
-
-    @property
-    def welcomes(self) -> bool:
-        """Whether there are such that were not proposed yet."""
-        return bool(self._welcome or self._winners)
+        return self._chosen(n, lucky[: n // _RANDOM_SHARE])
 
     @override
     def refused(self) -> list[tuple[Candidate, str]]:
@@ -137,11 +120,6 @@ class SurrogateProposer(Proposer):
     @property
     def outlines(self) -> list[tuple[Gene, ...]]:
         return [design.outline for design in self._designs]
-
-    def try_out(self, genomes: Sequence[Genome]) -> list[str]:
-        """Replay these, and return the keys of new programs. The draft, which whoever looks at nothing else has no use
-        for, learns from them later."""
-        return self._replay(genomes)
 
     def explore(self, n: int) -> None:
         if n > 0:
@@ -377,14 +355,11 @@ class SingleProposer(Proposer):
 
 
 class TileProposer(Proposer):
-    """Proposes the designs of a product from register tiles, the one first that is predicted to be the fastest."""
+    """Proposes the designs of variants from register tiles, those first that are predicted to be the fastest."""
 
-    welcomes = True
-    """As a search of programs says of winners: these are worth to be proposed before others."""
-
-    def __init__(self, task: Task, history: Sequence[Observation] = ()) -> None:
+    def __init__(self, task: Task, names: Sequence[str], history: Sequence[Observation] = ()) -> None:
         self._task = task
-        self._bodies = [write_body(TILES, design) for design in variants(task).found[TILES].tiles]
+        self._bodies = [write_body(name, design) for name in names for design in variants(task).found[name].tiles]
         self._known = {told.candidate.key for told in history}
 
     @override

@@ -93,8 +93,8 @@ def vector_of(product: Product, target: Any) -> int:
     return half if half >= _HALF and -columns % lanes >= max(half, columns * _EMPTY) else lanes
 
 
-def designs_of(product: Product, target: Any, threads: int) -> list[TileDesign]:
-    """Return the designs of a product, the one first that is predicted to be the fastest."""
+def tile_sizes(product: Product, target: Any) -> list[tuple[int, int]]:
+    """Return the rows and vectors of the tiles that fit, those first that are predicted to be the fastest."""
     lanes, registers = vector_of(product, target), registers_of(target)
     columns = -(-product.columns.extent // lanes)
     sizes = [
@@ -103,10 +103,15 @@ def designs_of(product: Product, target: Any, threads: int) -> list[TileDesign]:
         for vectors in range(min(2, columns), min(_MOST_VECTORS, columns) + 1)
         if fits(rows, vectors, registers)
     ]
-    sizes.sort(key=lambda size: (cycles(product, size[0], size[1], lanes), -size[0] * size[1]))
+    return sorted(sizes, key=lambda size: (cycles(product, size[0], size[1], lanes), -size[0] * size[1]))
+
+
+def designs_of(product: Product, target: Any, threads: int) -> list[TileDesign]:
+    """Return the designs of a product, the one first that is predicted to be the fastest."""
+    lanes = vector_of(product, target)
     chosen: dict[TileDesign, None] = {}
     for bigger in (1, 4, 0.25):
-        for rows, vectors in sizes[:_CONSIDERED]:
+        for rows, vectors in tile_sizes(product, target)[:_CONSIDERED]:
             chosen[_blocked(product, rows, vectors, lanes, threads, bigger)] = None
     return list(chosen)
 

@@ -126,7 +126,7 @@ class Expression:
             if self._is_sum(part):
                 return total
             if isinstance(part, tvm.tirx.FloatImm):
-                return _shared(text, ("constant", float(part.value)), lambda: text.splat(_float(float(part.value))))
+                return constant(text, float(part.value))
             if isinstance(part, tvm.ir.TensorLoad):
                 number, read = next(reads)
                 offset = row * read.row + (vector * tile.lanes if read.column else 0)
@@ -147,6 +147,11 @@ class Expression:
             return text.value(f"select <{tile.lanes} x i1> {larger}, {text.wide} {a}, {text.wide} {b}")
 
         return write(self._parts.value)
+
+
+def constant(text: Text, value: float) -> str:
+    """Return a vector of a number."""
+    return _shared(text, ("constant", value), lambda: text.splat(_float(value)))
 
 
 def axes_of(output: Any, result: Any) -> list[Any]:

@@ -253,23 +253,24 @@ def _steps(  # noqa: PLR0917 - the operands of a sum
     return current
 
 
-def padding_function(before: int, size: int, whole: int) -> tuple[str, str]:
-    """Return name and text of what writes a row of `whole` bytes: a given one's between zeros, or zeros alone."""
-    name = f"tunery_padding_{before}_{size}_{whole}"
+def padding_function(unit: int, whole: int) -> tuple[str, str]:
+    """Return name and text of what writes `whole` bytes: some units from elsewhere, behind some units of zeros."""
+    name = f"tunery_padding_{unit}_{whole}"
+    zeros = "call void @llvm.memset.p0.i64(ptr {}, i8 0, i64 {}, i1 false)"
     return (
         name,
-        f"""define linkonce_odr hidden i32 @{name}(ptr noalias %to, ptr noalias %from, i32 %inside) nounwind {{
-  %empty = icmp eq i32 %inside, 0
-  br i1 %empty, label %zeros, label %copy
-zeros:
-  call void @llvm.memset.p0.i64(ptr %to, i8 0, i64 {whole}, i1 false)
-  ret i32 0
-copy:
-  %first = getelementptr i8, ptr %to, i64 {before}
-  %end = getelementptr i8, ptr %to, i64 {before + size}
-  call void @llvm.memset.p0.i64(ptr %to, i8 0, i64 {before}, i1 false)
-  call void @llvm.memcpy.p0.p0.i64(ptr %first, ptr %from, i64 {size}, i1 false)
-  call void @llvm.memset.p0.i64(ptr %end, i8 0, i64 {whole - before - size}, i1 false)
+        f"""define linkonce_odr hidden i32 @{name}(ptr noalias %to, ptr noalias %from, i32 %before, i32 %n) nounwind {{
+  %some = zext i32 %before to i64
+  %taken = zext i32 %n to i64
+  %start = mul i64 %some, {unit}
+  %size = mul i64 %taken, {unit}
+  %stop = add i64 %start, %size
+  %left = sub i64 {whole}, %stop
+  %first = getelementptr i8, ptr %to, i64 %start
+  %end = getelementptr i8, ptr %to, i64 %stop
+  {zeros.format("%to", "%start")}
+  call void @llvm.memcpy.p0.p0.i64(ptr %first, ptr %from, i64 %size, i1 false)
+  {zeros.format("%end", "%left")}
   ret i32 0
 }}""",
     )

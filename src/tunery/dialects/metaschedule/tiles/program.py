@@ -15,7 +15,7 @@ from tunery.dialects.metaschedule.tiles.products import Product
 from tunery.dialects.metaschedule.variants.rewriting import long_of, shape_of, variable
 
 _COPIED_PER_NS = 8  # numbers
-_FLOP_PER_LANE_NS = 4  # of a nanosecond: a multiply-add on two units at 1 GHz, less than any processor reaches
+FLOP_PER_LANE_NS = 4  # of a nanosecond: a multiply-add on two units at 1 GHz, less than any processor reaches
 
 
 def packed_shape(product: Product, lanes: int) -> tuple[int, int, int]:
@@ -26,24 +26,26 @@ def packed_shape(product: Product, lanes: int) -> tuple[int, int, int]:
 
 def program_of(product: Product, design: TileDesign, lanes: int) -> Any:
     """Return the module that computes a product by a design."""
-    return _Program(product, design, lanes).module()
+    return ProductCode(product, design, lanes).module()
 
 
-class _Program:
+class ProductCode:
+    """The loops over a product's tiles; `functions` are those that they call."""
+
     def __init__(self, product: Product, design: TileDesign, lanes: int) -> None:
         self._product, self._design, self._lanes = product, design, lanes
         self._parts = product.parts
-        self._weights = self._parts.weights
+        self.weights = self._parts.weights
         if product.constant:
-            self._weights = tvm.tirx.decl_buffer(long_of(*packed_shape(product, lanes)), "float32", "packed")
+            self.weights = tvm.tirx.decl_buffer(long_of(*packed_shape(product, lanes)), "float32", "packed")
         self._row = product.rows[-1] if product.rows else None
-        self._functions: list[str] = []
+        self.functions: list[str] = []
         self._expression = Expression(product.parts, self._row, product.row_count)
 
     def module(self) -> Any:
-        packed = self._weights if self._product.constant else None
+        packed = self.weights if self._product.constant else None
         parts = replace(self._parts, before=(self._padding(),)) if self._product.padded else self._parts
-        return assembled(parts, self._blocks(), self._functions, self._lanes, packed)
+        return assembled(parts, self.blocks(), self.functions, self._lanes, packed)
 
     def _padding(self) -> Any:
         """Return the loop that copies the data, row by row, with zeros around it."""
@@ -51,19 +53,20 @@ class _Program:
         source, top, side = self._product.padded
         _, height, width, channels = shape_of(source)
         batch, rows, columns, _ = shape_of(self._parts.data)
-        name, text = padding_function(4 * side * channels, 4 * width * channels, 4 * columns * channels)
-        self._functions.append(text)
+        name, text = padding_function(4 * channels, 4 * columns * channels)
+        self.functions.append(text)
         share = variable("row")
         image, row = digits(share, [batch, rows])
         taken = tvm.tirx.max(tvm.tirx.min(row - top, *long_of(height - 1)), zero())
         there = tvm.tirx.EQ(taken, row - top)
         call = tvm.tirx.call_extern(
             "int32", name, self._parts.data.access_ptr("w", offset=share * (columns * channels)),
-            address(source, (image * height + taken) * (width * channels)), tvm.tirx.Cast("int32", there),
+            address(source, (image * height + taken) * (width * channels)), tvm.tirx.IntImm("int32", side),
+            tvm.tirx.Select(there, *(tvm.tirx.IntImm("int32", count) for count in (width, 0))),
         )  # fmt: skip
         return parallel(share, batch * rows, columns * channels // _COPIED_PER_NS, tvm.tirx.Evaluate(call))
 
-    def _blocks(self) -> Any:
+    def blocks(self) -> Any:
         product, design, lanes = self._product, self._design, self._lanes
         many, few, _ = row_tiles(product.row_count, design.rows)
         vectors = -(-product.columns.extent // lanes)
@@ -77,14 +80,14 @@ class _Program:
             row_block, column_block = digits(left, [row_blocks, column_blocks])
         column, row = variable("column"), variable("row")
         first_column, first_row = column_block * design.column_tiles + column, row_block * design.row_tiles + row
-        body = self._column_tiles(outer, first_row, first_column)
+        body = self.tiles(outer, first_row, first_column)
         body = loop(row, turns_in(many + few, row_block, design.row_tiles), body)
         body = loop(column, turns_in(columns, column_block, design.column_tiles), body)
         shares = product.turns * row_blocks * column_blocks
         flop = 2 * product.turns * product.row_count * product.columns.extent * product.steps
-        return parallel(share, shares, flop // (_FLOP_PER_LANE_NS * lanes * shares), body)
+        return parallel(share, shares, flop // (FLOP_PER_LANE_NS * lanes * shares), body)
 
-    def _column_tiles(self, outer: Any, row: Any, column: Any) -> Any:
+    def tiles(self, outer: Any, row: Any, column: Any) -> Any:
         """Return the calls of the tiles in a row and a column of tiles: the last columns may be fewer."""
         width = self._design.vectors
         vectors = -(-self._product.columns.extent // self._lanes)
@@ -136,7 +139,7 @@ class _Program:
         extra = self._expression.arrays(axes_of(self._parts.output, result)) if self._expression.in_registers else []
         finish = self._expression.finish if self._expression.any and self._expression.in_registers else None
         name, text = function_of(tile, len(extra), finish)
-        self._functions.append(text)
+        self.functions.append(text)
         call = tvm.tirx.call_extern(
             "int32", name, address(self._parts.data, data), self._columns(turns, first_vector),
             address(self._parts.output, result), tvm.tirx.Cast("int32", begin), *extra,
@@ -151,7 +154,7 @@ class _Program:
         product, lanes = self._product, self._lanes
         if not product.constant:
             offset = sum((turn * loop.weights for turn, loop in zip(turns, product.outer, strict=True)), start=zero())
-            return address(self._weights, offset + vector * lanes)
+            return address(self.weights, offset + vector * lanes)
         whole = product.steps * product.groups * product.columns.extent
         panels = -(-product.columns.extent // lanes)
         for turn, of_turn in zip(turns, product.outer, strict=True):
@@ -159,7 +162,7 @@ class _Program:
             if group and group != product.columns.extent:
                 raise DialectError("its weights do not lie batch by batch")
             vector = vector + turn * (batch * product.groups * panels + (panels if group else 0))
-        return address(self._weights, vector * (product.steps * lanes))
+        return address(self.weights, vector * (product.steps * lanes))
 
 
 def _taps(product: Product) -> tuple[tuple[int, int], tuple[int, int]] | None:

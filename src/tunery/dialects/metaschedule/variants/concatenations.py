@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.variants.rewriting import long_of, mapped, shape_of, variable
+from tunery.dialects.metaschedule.variants.rewriting import long_of, mapped, realized, shape_of, variable
 from tunery.dialects.metaschedule.variants.scheduling import reductions
 from tunery.dialects.metaschedule.variants.vectors import lengths
 
@@ -67,10 +67,6 @@ def rewrite(module: Any, lanes: int) -> Any:
     body = realized(tvm.s_tir.SBlock([], [], [], "root", body, None, [], [], {}))
     function = schedule.mod["main"]
     return tvm.IRModule({"main": tvm.tirx.PrimFunc(function.params, body).with_attrs(dict(function.attrs))})
-
-
-def realized(block: Any) -> Any:
-    return tvm.s_tir.SBlockRealize([], True, block)
 
 
 def whole_regions(regions: Sequence[Any]) -> list[Any]:

@@ -158,6 +158,11 @@ def variants(task: Task) -> Variants:
     return _variants(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)))
 
 
+def tiled(task: Task) -> list[str]:
+    """Return the variants whose programs are written from the numbers of a design, the most promising first."""
+    return [name for name, variant in variants(task).found.items() if variant.written is not None]
+
+
 def space_of(task: Task, variant: str = GENERIC) -> DesignSpace:
     """Return the parsed task; parsed once per process."""
     return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)), variant)

@@ -264,6 +264,10 @@ def mapped(expression: Any, change: Callable[[Any], Any]) -> Any:  # noqa: PLR09
     return type(expression)(of(expression.a), of(expression.b))
 
 
+def realized(block: Any) -> Any:
+    return tvm.s_tir.SBlockRealize([], True, block)
+
+
 def variable(name: str) -> Any:
     """Return a new loop variable, of 64 bits as the networks' shapes."""
     return tvm.tirx.Var(name, "int64")

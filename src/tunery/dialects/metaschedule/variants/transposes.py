@@ -11,8 +11,8 @@ import tvm_ffi
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen.regions import TRANSPOSE
 from tunery.dialects.metaschedule.reasons import OtherKindError
-from tunery.dialects.metaschedule.variants.concatenations import realized, whole_regions
-from tunery.dialects.metaschedule.variants.rewriting import long_of, mapped, shape_of, variable
+from tunery.dialects.metaschedule.variants.concatenations import whole_regions
+from tunery.dialects.metaschedule.variants.rewriting import long_of, mapped, realized, shape_of, variable
 from tunery.dialects.metaschedule.variants.scheduling import Designs, reductions
 
 NAME, SHUFFLES = "transposes", "shuffles"

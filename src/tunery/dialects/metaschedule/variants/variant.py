@@ -13,8 +13,9 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.loading.preparing import TILES
+from tunery.dialects.metaschedule.loading.preparing import POOLS, TILES
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
+from tunery.dialects.metaschedule.tiles import winograd
 from tunery.dialects.metaschedule.tiles.depthwise import (
     depthwise_of,
     fits_strip,
@@ -34,8 +35,6 @@ from tunery.dialects.metaschedule.variants import (
     transposes,
 )
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
-from tunery.dialects.metaschedule.variants.winograd import program as winograd
-from tunery.dialects.metaschedule.variants.winograd import space as winograd_space
 from tunery.domain import Candidate
 
 GENERIC = "generic"
@@ -104,9 +103,29 @@ def _remarks(text: str) -> dict[str, str]:
 
 
 def _winograd(module: Any, target: Any) -> Variant:
-    program = winograd.rewrite(module)
-    design = winograd_space.designs(winograd.TILE, winograd_space.lanes_of(program.channels, target))
-    return Variant(winograd.NAME, program.module, {program.weight: winograd.NAME}, design, winograd.SLACK)
+    one = winograd.winograd_of(module)
+    lanes = vector_of(winograd.products_of(one, 1), target)
+    designs = winograd.square_designs(one, target, int(target.attrs["num-cores"]))
+    transforms = {one.parts.weight: winograd.transform_of(one, lanes)}
+    return _written(
+        Variant(winograd.NAME, module, transforms, slack=winograd.SLACK), designs, target, fits_tile,
+        lambda design: winograd.square_program(one, design, lanes),
+    )  # fmt: skip
+
+
+def _written(
+    variant: Variant, designs: Sequence[TileDesign], target: Any, fits_in: Callable[[TileDesign, int], bool],
+    program: Callable[[TileDesign], Any],
+) -> Variant:  # fmt: skip
+    """Return a variant whose programs are written from the numbers of a design."""
+
+    def written(numbers: Sequence[int]) -> Any:
+        design = TileDesign(*numbers)
+        if min(numbers) < 1 or not fits_in(design, registers_of(target)):
+            raise DialectError(f"a tile of {design.rows} x {design.vectors} does not fit this target")
+        return program(design)
+
+    return replace(variant, tiles=[astuple(design) for design in designs], written=written)
 
 
 def _dots(module: Any, target: Any) -> Variant | None:
@@ -114,9 +133,18 @@ def _dots(module: Any, target: Any) -> Variant | None:
     return Variant(dots.NAME, packed.module, packed.transforms, dots.designs(packed.module, target)) if packed else None
 
 
-def _own_space(space: Any, module: Any, target: Any) -> Variant | None:
-    design = space.designs(module, lanes_of(target))
-    return design and Variant(space.NAME, module, design=design)
+def _own_space(name: str, designs: Any, module: Any, target: Any) -> Variant | None:
+    design = designs(module, lanes_of(target))
+    return design and Variant(name, module, design=design)
+
+
+def _pools(module: Any, target: Any) -> Variant | None:
+    found = place_sums.pool_lengths(module, lanes_of(target))
+    designs = [TileDesign(1, length, 1, 1) for length in found]
+    return _written(
+        Variant(POOLS, module), designs, target, lambda design, _: design.vectors in found,
+        lambda design: place_sums.pool_program(module, design.vectors),
+    ) if found else None  # fmt: skip
 
 
 def _concatenation(module: Any, target: Any) -> Variant | None:
@@ -134,34 +162,23 @@ def _transposes(module: Any, target: Any) -> Variant:  # noqa: ARG001 - as the o
 
 
 def _tiles(module: Any, target: Any) -> Variant | None:
-    threads, transforms = int(target.attrs["num-cores"]), dict[int, str]()
-    fits_in: Callable[[TileDesign, int], bool] = fits_tile
+    threads = int(target.attrs["num-cores"])
     try:
         product = product_of(module)
     except OtherKindError:
         convolution = depthwise_of(module)
-        designs = strip_designs(convolution, target, threads)
-        fits_in, program = partial(fits_strip, convolution), partial(strip_program, convolution)
         lanes = lanes_for(convolution, target)
-    else:
-        lanes = vector_of(product, target)
-        shape = packed_shape(product, lanes)
-        transforms = {product.parts.weight: f"{TILES}{shape[0]}x{product.groups}x{lanes}"} if product.constant else {}
-        designs = designs_of(product, target, threads)
-        program = partial(program_of, product)
-
-    def written(numbers: Sequence[int]) -> Any:
-        design = TileDesign(*numbers)
-        if min(numbers) < 1 or not fits_in(design, registers_of(target)):
-            raise DialectError(f"a tile of {design.rows} x {design.vectors} vectors has no registers on this target")
-        return program(design, lanes)
-
-    return Variant(TILES, module, transforms, tiles=[astuple(design) for design in designs], written=written)
-
-
-def _shuffles(module: Any, target: Any) -> Variant | None:
-    design = transposes.shuffle_designs(module, lanes_of(target))
-    return design and Variant(transposes.SHUFFLES, module, design=design)
+        return _written(
+            Variant(TILES, module), strip_designs(convolution, target, threads), target,
+            partial(fits_strip, convolution), lambda design: strip_program(convolution, design, lanes),
+        )  # fmt: skip
+    lanes = vector_of(product, target)
+    shape = packed_shape(product, lanes)
+    transforms = {product.parts.weight: f"{TILES}{shape[0]}x{product.groups}x{lanes}"} if product.constant else {}
+    return _written(
+        Variant(TILES, module, transforms), designs_of(product, target, threads), target, fits_tile,
+        lambda design: program_of(product, design, lanes),
+    )  # fmt: skip
 
 
 def _as_it_is(schedule: Any) -> list[Any]:
@@ -171,12 +188,13 @@ def _as_it_is(schedule: Any) -> list[Any]:
 _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     winograd.NAME: _winograd,
     dots.NAME: _dots,
-    place_sums.NAME: partial(_own_space, place_sums),
+    place_sums.NAME: partial(_own_space, place_sums.NAME, place_sums.designs),
+    POOLS: _pools,
     concatenations.NAME: _concatenation,
     rows.NAME: _rows,
     transposes.NAME: _transposes,
     TILES: _tiles,
-    transposes.SHUFFLES: _shuffles,
+    transposes.SHUFFLES: partial(_own_space, transposes.SHUFFLES, transposes.shuffle_designs),
 }
 
 

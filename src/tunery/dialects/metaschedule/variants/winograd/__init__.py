@@ -1,1 +1,0 @@
-"""Convolutions by Winograd's algorithm: the program, and its design space."""
