@@ -80,7 +80,8 @@ class DirectoryBlobs(Blobs):
         path = self._used(check_digest(digest))
         try:
             if path.stat().st_mtime + _FRESH_S < time.time():
-                os.utime(path)  # it is of its kept file as well
+                with suppress(PermissionError):  # of a process that is confined
+                    os.utime(path)  # it is of its kept file as well
         except FileNotFoundError:
             self._link(digest, path)
         if verify and _digest_of(path) != digest:

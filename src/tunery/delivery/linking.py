@@ -96,7 +96,7 @@ class Linker:
             if each.choice.candidate is None or task.workload.key in self._parts:
                 return
             with suppress(TuneryError):
-                async with work.stage("build", Role.BUILDER, task.workload.kind) as grant:
+                async with work.stage("build", Role.BUILDER, task.workload.kind, delivered=True) as grant:
                     part = await work.runtime.call(
                         grant.worker, "part", task, each.choice.candidate, deadline_s=BUILD_DEADLINE_S
                     )

@@ -212,7 +212,7 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
             return each
         task, count = each.task, looks(each.task, whole, policy)
         try:
-            async with stage(context, task, "build", Role.BUILDER, count, runs=True) as grant, in_time():
+            async with stage(context, task, "build", Role.BUILDER, count, delivered=True) as grant, in_time():
                 found: Pick = await context.runtime.call(
                     grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
                     deadline_s=PICK_DEADLINE_S,
@@ -277,7 +277,7 @@ async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> 
 async def _check(work: Context | Work, task: Task, candidate: Candidate) -> CheckedBody | str:
     runtime = work.runtime
     try:
-        async with runtime.stage(work.job_id, "build", Role.BUILDER, task.workload.kind, runs=True) as grant:
+        async with runtime.stage(work.job_id, "build", Role.BUILDER, task.workload.kind, delivered=True) as grant:
             checked: CheckedBody = await runtime.call(
                 grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
             )

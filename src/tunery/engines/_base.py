@@ -43,7 +43,7 @@ class WorkerSpec:
     that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
     space above what it starts with (None: no limit). `environment` says in which Python it runs and what its process
     has imported already; by default nothing, so that it is there at once. `host` is one of `Engine.hosts`; "" is the
-    first.
+    first. One that is `confined` may, once its service is there, read programs and blobs in use, and write nothing.
     """
 
     role: Role
@@ -55,6 +55,7 @@ class WorkerSpec:
     memory_bytes: int | None = None
     environment: Environment = field(default_factory=Environment)
     host: str = ""
+    confined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,10 @@ class Engine(ABC):
     def facts(self, host: str = "") -> HostFacts | None:  # noqa: ARG002 - one that has a further host says more
         """Return what a further host says of itself; None while it is away, and of the host that the caller is on."""
         return None
+
+    def trusts(self, host: str) -> bool:  # noqa: ARG002
+        """Return whether what a host has built may be loaded as our own is."""
+        return True
 
     def trouble(self, host: str = "") -> str:  # noqa: ARG002
         """Return in a sentence why a host is away, "" where it is not."""

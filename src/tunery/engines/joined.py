@@ -24,6 +24,7 @@ class JoinedEngine(Engine):
             raise EngineError("an engine of several hosts needs at least one")
         self.grows = self.grows or grows
         self._engines: dict[str, Engine] = {}
+        self._trusted = {next(iter(engines))}
         self._left: frozenset[str] = frozenset()
         self._listeners: list[Callable[[str], None]] = []
         self.blobs = next(iter(engines.values())).blobs
@@ -37,6 +38,13 @@ class JoinedEngine(Engine):
         for listener in self._listeners:
             listener(host)
             self._tell(engine, host, listener)
+
+    def trust(self, host: str, *, trusted: bool) -> None:
+        (self._trusted.add if trusted else self._trusted.discard)(host)
+
+    @override
+    def trusts(self, host: str) -> bool:
+        return host in self._trusted
 
     def leave(self, host: str) -> None:
         """Have a further host be none any more: nothing is started on it, what it has may be asked on."""

@@ -52,8 +52,9 @@ class Measurer:
     outputs for other processes."""
 
     def __init__(
-        self, dialect: str | Dialect, device: Device, blobs: Blobs, settings: MeasuringSettings | None = None
-    ) -> None:
+        self, dialect: str | Dialect, device: Device, blobs: Blobs, settings: MeasuringSettings | None = None,
+        *, shares: bool = True,
+    ) -> None:  # fmt: skip
         device.pin()  # before the compiler's runtime is loaded
         self._device = device
         self._described = device.describe()
@@ -62,7 +63,7 @@ class Measurer:
         self._settings = settings or MeasuringSettings()
         self._blobs = blobs
         seed = self._settings.seed
-        if dialect.runs_users_code:  # no author may know the inputs that his kernel is verified on
+        if dialect.runs_users_code or not shares:  # no author may know the inputs that his kernel is verified on
             self._references = References(dialect, device, None, seed + secrets.randbits(48))
         else:
             self._references = References(dialect, device, blobs, seed)

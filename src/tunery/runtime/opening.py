@@ -167,7 +167,10 @@ class AddedHosts:
                 _log.warning("the hosts that were added are not followed: %s", error)
 
     def _look(self) -> None:
-        commands = {host.name: host.connect for host in added_hosts()}
+        hosts = added_hosts()
+        commands = {host.name: host.connect for host in hosts}
+        for host in hosts:
+            self._engine.trust(host.name, trusted=host.trusted)
         for name in [name for name in self._agents if name not in commands and name in self._engine.hosts]:
             self._engine.leave(name)
             self._agents[name].give_up("it was removed")

@@ -184,17 +184,17 @@ class Runtime:
         worker: str | None = None,
         degree: int = 1,
         *,
-        runs: bool = False,
+        delivered: bool = False,
     ) -> AsyncIterator[Reservation]:
         """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends. A
         measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
-        another. A build that also `runs` what it has built is made where the processor can do that."""
+        another. A build that is `delivered`, or is run where it is made, is made on a host that is trusted and can do so."""
         self._watch_others()
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
-        request = StageRequest(stage_id, job_id, kind, task_kind, {}, size, lane)
+        request = StageRequest(stage_id, job_id, kind, task_kind, {}, size, lane, delivered)
         with ExitStack() as wanted:
-            host, request = await self._admit(request, role, cores, wanted, worker, degree, runs=runs)
+            host, request = await self._admit(request, role, cores, wanted, worker, degree)
             ok = False
             try:
                 async with self._turn.held() if role is Role.MEASURER else nullcontext():
@@ -217,12 +217,10 @@ class Runtime:
         wanted: ExitStack,
         worker: str | None,
         degree: int,
-        *,
-        runs: bool,
     ) -> tuple[str, StageRequest]:
         """Wait for permission on a host, and on another one where that leaves; return the host and all that is held."""
         while True:
-            host = self._host_for(role, worker, runs=runs)
+            host = self._host_for(role, worker, delivered=request.delivered)
             if role is Role.BUILDER and host != HERE and host not in self.hosts.up:
                 raise LostWorkerError(f"{worker} is on host {host}, which has left")
             needs = {core_of(host): cores, self.resource(role.value, host): 1}
@@ -231,7 +229,7 @@ class Runtime:
             asked = replace(request, needs=needs)
             wanted.enter_context(self._wanting(role))
             self._waiting_at[request.stage_id] = host
-            if role is Role.BUILDER and worker is None and not runs:
+            if role is Role.BUILDER and worker is None and not request.delivered:
                 self._waiting_builds[request.stage_id] = host
             try:
                 await self.dispatch.permission(asked)
@@ -357,7 +355,8 @@ class Runtime:
     async def _call_elsewhere(self, worker: str, method: str, *args: object, deadline_s: float) -> Any:
         """Make a build's call on a host that is there, for the stage that holds the worker, which was lost."""
         request = self._requests[worker]
-        async with self.stage(request.job_id, request.kind, Role.BUILDER, request.task_kind) as grant:
+        asked = (request.job_id, request.kind, Role.BUILDER, request.task_kind)
+        async with self.stage(*asked, delivered=request.delivered) as grant:
             result = await self.call(grant.worker, method, *args, deadline_s=deadline_s, tries=2)
         self.usage.add(request.stage_id, grant.core_s)
         return result
@@ -397,7 +396,7 @@ class Runtime:
     def _measuring_cores(self) -> tuple[int, ...]:
         return tuple(core for slot in self.pools.slots for core in slot)
 
-    def _host_for(self, role: Role, worker: str | None, *, runs: bool) -> str:
+    def _host_for(self, role: Role, worker: str | None, *, delivered: bool) -> str:
         """Return where a stage runs: on its worker's host, else a build where it would end first."""
         if role is Role.MEASURER:
             return self.measure_host
@@ -406,8 +405,10 @@ class Runtime:
         if role is not Role.BUILDER or not self.hosts.up:
             return HERE
         loads = self._loads()
-        able = {host: load for host, load in loads.items() if host == HERE or not runs or self.hosts.runs(host)}
-        return self.paces.first_free(able or loads)
+        able = {
+            host: load for host, load in loads.items() if host == HERE or not delivered or self.hosts.delivers(host)
+        }
+        return self.paces.first_free(able) if able else HERE
 
     def _loads(self) -> dict[str, HostLoad]:
         """What is asked of the hosts that build: on this one, proposals and the like take cores as well."""

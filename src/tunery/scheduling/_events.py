@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class StageRequest:
     """One stage that could run now. `size` is the units of work in it (candidates in a batch) and scales its predicted
-    duration; `affinity` names the one worker it may run on, which runs one stage at a time."""
+    duration; `affinity` names the one worker it may run on, which runs one stage at a time. What is made is `delivered`,
+    or only measured."""
 
     stage_id: str
     job_id: str
@@ -18,6 +19,7 @@ class StageRequest:
     needs: Mapping[str, int] = field(default_factory=dict)
     size: int = 1
     affinity: str | None = None
+    delivered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

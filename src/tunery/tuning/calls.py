@@ -111,9 +111,11 @@ def stage(  # noqa: PLR0917 - the fields of a stage request
     worker: str | None = None,
     *,
     degree: int = 1,
-    runs: bool = False,
+    delivered: bool = False,
 ) -> AbstractAsyncContextManager[Reservation]:
-    return context.runtime.stage(context.job_id, kind, role, task.workload.kind, size, worker, degree, runs=runs)
+    return context.runtime.stage(
+        context.job_id, kind, role, task.workload.kind, size, worker, degree, delivered=delivered
+    )
 
 
 async def call_build(

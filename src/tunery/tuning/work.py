@@ -52,11 +52,12 @@ class Work:
 
     @asynccontextmanager
     async def stage(
-        self, kind: str, role: Role, task_kind: str = "", worker: str | None = None
+        self, kind: str, role: Role, task_kind: str = "", worker: str | None = None, *, delivered: bool = False
     ) -> AsyncIterator[Reservation]:
         reservation: Reservation | None = None
         try:
-            async with self.runtime.stage(self.job_id, kind, role, task_kind, 1, worker) as reservation:
+            asked = (self.job_id, kind, role, task_kind, 1, worker)
+            async with self.runtime.stage(*asked, delivered=delivered) as reservation:
                 yield reservation
         finally:
             if reservation is not None:

@@ -21,6 +21,10 @@ _NONE = 'no hosts yet; add one: tunery hosts add NAME --connect "ssh USER@HOST"'
 def add(
     name: HostName,
     connect: Connect,
+    *,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load what it builds as our own; otherwise it is only measured, confined.")
+    ] = False,
 ) -> Result:
     """Add a host that any command reaches; `tunery agent --stdio` is appended to it."""
     from dataclasses import asdict
@@ -28,7 +32,7 @@ def add(
     from tunery.engines.remote.registry import add_host, added_hosts
 
     before = next((host.connect for host in added_hosts() if host.name == name), "")
-    added = add_host(name, connect)
+    added = add_host(name, connect, trusted=trust)
     done = f"{name} has another command, not {before!r} any more" if before not in ("", connect) else f"{name} is added"
     said = (
         f"{done}: jobs build there from now on, those of a running service too; "
@@ -72,7 +76,7 @@ def list_(
     lines = []
     for host in hosts:
         did = f"  {duration(used[host.name])} of core time so far" if host.name in used else ""
-        lines.append(f"{host.name}  {host.connect}{did}")
+        lines.append(f"{host.name}  {host.connect}{'  trusted' * host.trusted}{did}")
     return Result({"hosts": [{**asdict(host), "core_s": used.get(host.name, 0.0)} for host in hosts]}, lines or [_NONE])
 
 

@@ -130,7 +130,10 @@ class LoadWatch(Watch[Mark]):
         parents: dict[int, int] = {}
         used: dict[int, float] = {}
         # All processes several times a second, beside measurements: no pathlib and no text files here either.
-        names = os.listdir(self._proc) if self._proc.is_dir() else []  # noqa: PTH208
+        try:
+            names = os.listdir(self._proc)  # noqa: PTH208
+        except OSError:  # a confined process sees its own alone
+            return None
         for name in filter(str.isdigit, names):
             fields = _line(f"{self._proc}/{name}/stat").rpartition(b")")[2].split()  # the name before may hold spaces
             if len(fields) > 14:

@@ -71,6 +71,7 @@ class LocalWorker(Worker):
             "do": "begin", "service": self.spec.service, "settings": list(self.setting_names),
             "cores": list(self.cores),
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
+            "confined": self.spec.confined,
             "thread_variables": list(environment.thread_variables), "log": str(self.log), "blobs": blobs,
             "path": None if environment.python else sys.path,
         }  # fmt: skip

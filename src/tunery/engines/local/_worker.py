@@ -36,13 +36,22 @@ def main(channel: socket.socket) -> int:
         methods = signatures(header["service"])
         service = methods.create(header["settings"], body, lambda: _blobs(header["blobs"]))
         _limit_memory(header["memory_bytes"])
+        if header["confined"]:
+            _confine(header["blobs"])
     except BaseException as error:  # noqa: BLE001 - whatever the constructor raises is the caller's answer
-        channel.sendall(pack({"do": "ready", "failed": True, **_usage(began)}, _error(error)))
+        _send(channel, pack({"do": "ready", "failed": True, **_usage(began)}, _error(error)))
         return 1
-    channel.sendall(pack({"do": "ready", **_usage(began)}))
+    _send(channel, pack({"do": "ready", **_usage(began)}))
     while (request := frames.read()) is not None:
         _answer(channel, methods, service, *request)
     return 0
+
+
+def _send(channel: socket.socket, message: bytes) -> None:
+    """Send by `write`, which a confined process may call."""
+    left = memoryview(message)
+    while left:
+        left = left[os.write(channel.fileno(), left) :]
 
 
 def _error(error: BaseException) -> bytes:
@@ -53,6 +62,16 @@ def _blobs(place: dict[str, Any] | None) -> Blobs:
     if place is None:
         raise EngineError("the engine's blobs cannot be shared with other processes; give it those of a directory")
     return open_blobs(BlobPlace(**place))
+
+
+def _confine(place: dict[str, Any]) -> None:
+    from tunery._sandbox import FILES, enter, lacking
+
+    if parts := lacking():
+        raise EngineError(f"what other hosts build cannot be run here: this machine lacks {', '.join(parts)}")
+    in_use = pathlib.Path(place["directory"], "leases", place["lease"])
+    facts = ("/proc/pressure", "/sys/class", "/sys/devices")
+    enter([*filter(None, sys.path), sys.prefix, sys.base_prefix, in_use, *facts], (), FILES)
 
 
 def _answer(channel: socket.socket, methods: Signatures, service: object, header: dict[str, Any], body: bytes) -> None:
@@ -69,7 +88,7 @@ def _answer(channel: socket.socket, methods: Signatures, service: object, header
     except BaseException as error:  # noqa: BLE001 - a SystemExit in a method is its failure, not the worker's end
         result, failed = _error(error), True
     _trim_log()
-    channel.sendall(pack({"do": "answer", "failed": failed, **_usage(began)}, result))
+    _send(channel, pack({"do": "answer", "failed": failed, **_usage(began)}, result))
 
 
 def _usage(began: float) -> dict[str, float]:

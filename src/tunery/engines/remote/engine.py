@@ -204,7 +204,7 @@ class AgentEngine(HostLink):
             return
         connection.started.add(worker.name)
         spec = {
-            **{key: getattr(worker.spec, key) for key in ("service", "threads", "nice", "memory_bytes")},
+            **{key: getattr(worker.spec, key) for key in ("service", "threads", "nice", "memory_bytes", "confined")},
             "role": worker.spec.role.value, "cores": list(worker.spec.cores),
             "environment": asdict(replace(worker.spec.environment, variables=dict(worker.spec.environment.variables))),
         }  # fmt: skip

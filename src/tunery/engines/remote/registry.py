@@ -24,10 +24,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class AddedHost:
-    """A host by its name, and the command that reaches it."""
+    """A host by its name, and the command that reaches it. What one that is not `trusted` builds is run confined."""
 
     name: str
     connect: str
+    trusted: bool = False
 
 
 def added_hosts() -> tuple[AddedHost, ...]:
@@ -50,7 +51,7 @@ def added_hosts() -> tuple[AddedHost, ...]:
     return tuple(sorted(hosts, key=lambda host: host.name))
 
 
-def add_host(name: str, connect: str) -> AddedHost:
+def add_host(name: str, connect: str, *, trusted: bool = False) -> AddedHost:
     ours = {HERE, platform.node()}  # by which spend and reports name this machine
     if not _NAME.fullmatch(name) or name in ours:
         known = " or ".join(map(repr, sorted(ours)))
@@ -60,7 +61,7 @@ def add_host(name: str, connect: str) -> AddedHost:
         agent_command(connect)
     except HostError as error:
         raise UsageError(str(error)) from error
-    added = AddedHost(name, connect)
+    added = AddedHost(name, connect, trusted)
     with _alone():
         _write([*(host for host in added_hosts() if host.name != name), added])
     return added

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tunery._errors import EngineError, FullHostError, GoneDeviceError, LostWorkerError
+from tunery._sandbox import lacking
 from tunery.devices import open_device
 from tunery.domain import DeviceDescription, HostFacts
 from tunery.engines import Engine, HostUse
@@ -47,9 +48,10 @@ class FurtherHosts:
         self._here = _vectors(open_device("cpu").describe())
         self.up: list[str] = []
 
-    def runs(self, host: str) -> bool:
+    def delivers(self, host: str) -> bool:
+        """Return whether a host may build what is run here as our own, and its processor does what ours does."""
         facts = self._engine.facts(host)
-        return facts is not None and self._here <= _vectors(facts.devices[0])
+        return facts is not None and self._engine.trusts(host) and self._here <= _vectors(facts.devices[0])
 
     def follow(self) -> None:
         """Keep up with the hosts from now on; the event loop ends it with itself."""
@@ -111,6 +113,11 @@ class FurtherHosts:
         if facts.machine != platform.machine():
             _log.info("host %s does not build: it is %s, this is %s", host, facts.machine, platform.machine(),
                       extra={"host": host})  # fmt: skip
+            return
+        if not self._engine.trusts(host) and (parts := lacking()):
+            _log.warning("host %s does not build: to run what it builds confined, this machine lacks %s; where you "
+                         "trust the host, add it again with --trust", host, ", ".join(parts),
+                         extra={"host": host})  # fmt: skip
             return
         try:
             if host not in self._builders:

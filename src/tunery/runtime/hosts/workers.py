@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunery._sandbox import lacking
 from tunery.devices import device_class
 from tunery.devices.cpu.facts import granted_bytes
+from tunery.dialects import get_dialect
 from tunery.domain import HERE, HostFacts
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import preparer_environment, worker_bytes, worker_environment
@@ -44,6 +46,9 @@ class WorkerPools:
         self._measurer_bytes = worker_bytes(Role.MEASURER, None if facts is None else facts.memory_bytes)
         self.environment = worker_environment(spec.dialect)
         self.measuring_environment = worker_environment(spec.dialect, measuring=True) if spec.on else self.environment
+        strangers = [host for host in engine.hosts if not (host == self.measure_host or engine.trusts(host))]
+        users = get_dialect(spec.dialect).runs_users_code  # such code is confined by itself
+        self._confined = bool(engine.grows or strangers) and not users and not lacking()
         self._slot: dict[str, tuple[int, ...]] = {}
         self._elsewhere: dict[str, str] = {}  # worker to host
         self.by_role: dict[str, _Pool] = {}
@@ -92,7 +97,8 @@ class WorkerPools:
 
     def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
         """Return how a measurer of a slot is started; `settings` are further ones of its service."""
-        about = {"dialect": self._spec.dialect, "device": self._spec.device, "cores": self._cores, "slot": slot}
+        about = {"dialect": self._spec.dialect, "device": self._spec.device, "cores": self._cores, "slot": slot,
+                 "shares": not self._confined}  # fmt: skip
         return WorkerSpec(
             Role.MEASURER,
             service,
@@ -102,6 +108,7 @@ class WorkerPools:
             memory_bytes=self._measurer_bytes,
             environment=self.measuring_environment,
             host=self.measure_host,
+            confined=self._confined,
         )
 
     def use_slots(self, degree: int) -> None:

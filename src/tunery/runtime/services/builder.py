@@ -171,8 +171,10 @@ class MeasurerHost(Measurer):
         slot: tuple[int, ...],
         blobs: Blobs,
         full_length: bool = False,
+        shares: bool = True,
     ) -> None:
-        super().__init__(dialect, open_device(device, cores, slot), blobs, FULL_LENGTH if full_length else None)
+        settings = FULL_LENGTH if full_length else None
+        super().__init__(dialect, open_device(device, cores, slot), blobs, settings, shares=shares)
 
 
 class Peak:
