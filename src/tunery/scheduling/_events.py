@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class StageRequest:
     """One stage that could run now. `size` is the units of work in it (candidates in a batch) and scales its predicted
-    duration; `affinity` names the one worker it may run on, which runs one stage at a time. What is made is `delivered`,
-    or only measured."""
+    duration; `affinity` names the one worker it may run on, which runs one stage at a time. It is `delivered`, or
+    only measured."""
 
     stage_id: str
     job_id: str
