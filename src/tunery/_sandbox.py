@@ -48,8 +48,9 @@ _CALLS = {
         exit 60 93 exit_group 231 94 sched_yield 24 124 sched_getaffinity 204 123 sched_getparam 143 121
         sched_getscheduler 145 120 getpriority 140 141 getcpu 309 168 get_mempolicy 239 236 clock_gettime 228 113
         clock_getres 229 114 clock_nanosleep 230 115 nanosleep 35 101 gettimeofday 96 169 time 201 - times 100 153
-        getrusage 98 165 getrlimit 97 163 getrandom 318 278 uname 63 160 sysinfo 99 179 getpid 39 172 getppid 110 173 gettid 186 178
-        getuid 102 174 geteuid 107 175 getgid 104 176 getegid 108 177 rt_sigaction 13 134 rt_sigprocmask 14 135
+        getrusage 98 165 getrlimit 97 163 getrandom 318 278 uname 63 160 sysinfo 99 179 getpid 39 172 getppid 110 173
+        gettid 186 178 getuid 102 174 geteuid 107 175 getgid 104 176 getegid 108 177 rt_sigaction 13 134
+        rt_sigprocmask 14 135
         rt_sigreturn 15 139 rt_sigsuspend 130 133 sigaltstack 131 132 restart_syscall 219 128 arch_prctl 158 -
         poll 7 - ppoll 271 73 select 23 - pselect6 270 72 seccomp 317 277
     """,

@@ -188,7 +188,7 @@ class Runtime:
     ) -> AsyncIterator[Reservation]:
         """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends. A
         measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
-        another. A build that is `delivered`, or is run where it is made, is so on a host that is trusted and can do that."""
+        another. A build that is `delivered`, or run where it is made, is made on a trusted host that can."""
         self._watch_others()
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
