@@ -2,10 +2,12 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from half_kernel import check_half, half_file
 from launched_kernels import check_that_no_cheat_wins, faulty_file, measured_alone, product_file, written
@@ -15,6 +17,7 @@ from tunery._sandbox import landlock_version
 from tunery.delivery.files.loading import load_compiled
 from tunery.devices import Device, open_device
 from tunery.dialects.kernels.cuda import CudaDialect
+from tunery.dialects.kernels.cuda.kernel import DRAW, drawing
 from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.domain import Network, Outcome, Target
 from tunery.measuring.verification import compare, expect
@@ -461,3 +464,34 @@ def test_a_block_that_takes_too_many_registers_is_told_as_it_is_loaded(tmp_path:
     built = dialect.build(task, dialect.baseline(task), tmp_path)
     with pytest.raises(DialectError, match="registers"):
         dialect.load(task, built, open_device("cuda"))
+
+
+ON_A_CPU = """
+#include <cstdio>
+#define __global__
+struct three {{ unsigned x; }} gridDim{{3}}, blockDim{{4}}, blockIdx{{0}}, threadIdx{{0}};
+typedef int T;
+{draw}
+int main() {{
+    static int of[1 << 16], into[1 << 16];
+    for (int i = 0; i < 1 << 16; i++) of[i] = i;
+    for (unsigned long long seed = 1; seed < 4; seed++) {{
+        for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
+            for (threadIdx.x = 0; threadIdx.x < blockDim.x; threadIdx.x++) tunery_draw(into, of, 1 << 16, seed);
+        fwrite(into, sizeof into, 1, stdout);
+    }}
+}}
+"""
+
+
+def test_each_call_gets_a_large_input_of_which_no_place_follows_from_another_calls(tmp_path: Path) -> None:
+    """What draws it on a GPU compiles for one, and on this processor gives as much of everything, in no order."""
+    assert drawing(2, "sm_90").code != drawing(8, "sm_90").code
+    program = tmp_path / "draw"
+    command = ["g++", "-x", "c++", "-", "-o", program]
+    subprocess.run(command, input=ON_A_CPU.format(draw=DRAW), text=True, check=True)
+    found = np.frombuffer(subprocess.run([program], capture_output=True, check=True).stdout, np.int32).reshape(3, -1)
+    for one, other in ((found[0], found[1]), (found[1], found[2]), (found[0], np.arange(1 << 16))):
+        assert np.mean(one == other) < 1e-3
+        assert len(np.unique(one - other)) > 1 << 15, "one follows from the other by a rotation"
+    assert all(0.62 < len(np.unique(one)) / one.size < 0.64 for one in found), "1 - 1/e of the numbers are drawn"

@@ -95,7 +95,7 @@ def build(program: Program, arch: str) -> CudaBinary:
         f'#line 1 "its arguments"\n{_arguments(kernel, function)}'
     )
     options = [f"-arch={arch}", "-w", *_includes(source), *kernel.flags]
-    code, symbol = _compiled(text, function, options)
+    code, symbol = compiled(text, function, options)
     return CudaBinary(launch, base64.b64encode(code).decode(), symbol, arch)
 
 
@@ -144,7 +144,7 @@ def _arguments(kernel: KernelSpecification, function: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compiled(text: str, function: str, options: list[str]) -> tuple[bytes, str]:
+def compiled(text: str, function: str, options: list[str]) -> tuple[bytes, str]:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:

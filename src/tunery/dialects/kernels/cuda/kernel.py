@@ -4,6 +4,7 @@ import base64
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,34 @@ from tunery.devices.cuda.driver import CudaStream, done
 from tunery.dialects import Array
 from tunery.dialects.kernels.buffers import drawn
 from tunery.dialects.kernels.cuda.arrays import GpuArray
-from tunery.dialects.kernels.cuda.compilation import CudaBinary
+from tunery.dialects.kernels.cuda.compilation import CudaBinary, compiled
 from tunery.dialects.kernels.kernel import BuiltKernel, check_alike
+from tunery.dialects.kernels.launched.sizes import Sizes
 from tunery.dialects.kernels.specification import Argument, KernelSpecification
 
 _AT_ONCE = 32  # calls in the stream
-_MOST_DRAWN = 1 << 20  # bytes of an input that gets new numbers for each call
+_MOST_DRAWN = 1 << 20  # bytes of an input that is drawn here and copied for each call
+_DRAWING = (256, 4096)  # threads of a block, and blocks at most
+DRAW = """
+extern "C" __global__ void tunery_draw(T *into, const T *of, unsigned long long size, unsigned long long seed) {
+    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < size; i += step) {
+        unsigned long long z = seed + (i + 1) * 0x9E3779B97F4A7C15ull;
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+        into[i] = of[(z ^ (z >> 31)) % size];
+    }
+}
+"""
+"""Writes numbers that are drawn from others by SplitMix64 (Steele, Lea, Flood 2014) to an array, from a seed."""
+_WIDTHS = {1: "char", 2: "short", 4: "int", 8: "long long"}
+
+
+@cache
+def drawing(width: int, arch: str) -> CudaBinary:
+    """Compile what draws numbers of so many bytes."""
+    code, symbol = compiled(f"typedef {_WIDTHS[width]} T;\n{DRAW}", "tunery_draw", [f"-arch={arch}"])
+    return CudaBinary(Sizes((), None), base64.b64encode(code).decode(), symbol, arch)
 
 
 class _Module:
@@ -61,7 +84,7 @@ class CudaKernel(BuiltKernel):
         arrays = [one for one in kernel.arguments if not one.scalar]
         self._memory = {one.name: GpuArray(one.name, one.shape, one.dtype, self._to) for one in arrays}
         super().__init__(kernel, self._memory)
-        self._shuffled: dict[str, GpuArray] = {}
+        self._sources: dict[str, tuple[GpuArray, _Module]] = {}  # of large inputs: what they are drawn from, and how
         self._drawn: list[Array] = []  # on their way to the GPU
         self._values = [
             np.array(self._memory[one.name].address, np.uint64) if one.value is None
@@ -81,7 +104,7 @@ class CudaKernel(BuiltKernel):
     @override
     def give(self, arrays: Mapping[str, Array]) -> None:
         super().give(arrays)
-        self._shuffled.clear()
+        self._sources.clear()
 
     @override
     def call(self, calls: int = 1) -> float:
@@ -91,10 +114,11 @@ class CudaKernel(BuiltKernel):
     def time_on_new(self, calls: int) -> float:
         self.poison()
         for one in self.varied:
-            if one.name not in self._shuffled:
-                self._shuffled[one.name] = GpuArray(one.name, one.shape, one.dtype, self._to)
-                values = self._random.permutation(self._given[one.name].reshape(-1))
-                self._shuffled[one.name].put(values.reshape(one.shape))
+            width = np.dtype(one.dtype).itemsize
+            if math.prod(one.shape) * width > _MOST_DRAWN and one.name not in self._sources:
+                source = GpuArray(one.name, one.shape, one.dtype, self._to)
+                source.put(self._given[one.name])
+                self._sources[one.name] = source, _Module(drawing(width, self._compiled.arch), self._to)
         elapsed_s = self._run(calls, self.varied, cold=True)
         if self.is_looked_at():
             answer = self.answer()
@@ -122,18 +146,18 @@ class CudaKernel(BuiltKernel):
         return spent_ms * 1e-3
 
     def _renew(self, cu: Any, one: Argument) -> None:
-        """Write new numbers to an input; to a large one those that were given, in an order that nobody knows."""
+        """Write new numbers to an input; to a large one numbers that were given, each drawn anew on the GPU."""
         width, size = np.dtype(one.dtype).itemsize, math.prod(one.shape)
+        into = self._memory[one.name].address
         if size * width <= _MOST_DRAWN:
             self._drawn.append(drawn(self._random, one))
-            into = self._memory[one.name].address
             done(cu.cuMemcpyHtoDAsync(into, self._drawn[-1].ctypes.data, size * width, self._to.stream))
             return
-        into, of = self._memory[one.name].address, self._shuffled[one.name].address
-        begin = int(self._random.integers(size)) * width
-        for source, target, count in ((begin, 0, size * width - begin), (0, size * width - begin, begin)):
-            if count:
-                done(cu.cuMemcpyDtoDAsync(into + target, of + source, count, self._to.stream))
+        (source, module), (threads, most) = self._sources[one.name], _DRAWING
+        told = np.array([into, source.address, size, self._random.integers(1 << 63)], np.uint64)
+        pointers = told.ctypes.data + 8 * np.arange(len(told), dtype=np.uint64)  # read as the launch is asked for
+        sizes = (min(-(-size // threads), most), 1, 1, threads, 1, 1, 0)
+        done(cu.cuLaunchKernel(module.function, *sizes, self._to.stream, int(pointers.ctypes.data), 0))
 
     @override
     def call_anew(self) -> None:

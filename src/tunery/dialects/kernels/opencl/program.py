@@ -76,6 +76,7 @@ class _Driver:
         subprocess.run([linker, "-shared", "-soname", _REQUIRED, "-o", required, made], check=True)
         (script := self._directory / "ld").write_text(_LINKER.format(linker=linker, required=_REQUIRED))
         script.chmod(0o755)
+        (self._directory / "linker").symlink_to(linker)
 
     def words(self, task: str) -> list[object]:
         return [task, self.found.number, "confined" if self.found.is_confined else ""]
@@ -88,7 +89,7 @@ class _Driver:
         return _Started(wire, process, log)
 
     def order(self, program: OpenClProgram, **more: object) -> bytes:
-        path = self._directory / f"{digest(program.source)}.cl"
+        path = self._directory / f"{digest(program.source, *program.options)}.cl"
         path.write_text(program.source, encoding="utf-8")
         told = {"path": str(path), "function": program.function, "options": program.options,
                 "whole": program.launch.whole, "group": program.launch.group, **more}  # fmt: skip
