@@ -15,7 +15,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres opencl demo test test-fast test-slow test-ray test-net test-hostile test-browser test-arm test-iree test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres opencl demo test test-fast test-slow test-ray test-net test-hostile test-browser test-arm test-iree test-python lint format bench bench-stock bench-networks bench-budgets \
   conformance graphs odd-forms clean
 
 setup: $(STAMP)
@@ -177,6 +177,10 @@ bench-stock: setup
 # Whole networks on a cold store, within BUDGET each, against ONNX Runtime.
 bench-networks: setup
 	$(BIN)/python benchmarks/networks.py --budget $(BUDGET)
+
+# Whether budgets of time are kept, quiet and beside two busy processes: BUDGETS='--budgets 10s --beside 2'
+bench-budgets: setup
+	$(BIN)/python benchmarks/budgets.py $(BUDGETS)
 
 # ONNX's own operator tests, compiled and run; a table by operator.
 conformance: setup

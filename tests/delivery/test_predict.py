@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from job_tools import records_in, register_model, request_in, run_in
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, registry
 from tunery.delivery import compile as compiling
 from tunery.delivery.comparing.compare import Expected
@@ -150,9 +150,11 @@ def test_without_time_to_measure_predictions_are_delivered(request_: Request, tm
     assert records_in(tmp_path) == []
 
 
-def test_where_time_has_ended_nothing_is_predicted(request_: Request) -> None:
-    with pytest.raises(WorkError, match="budget of time ended"):
-        query(request_, FillPolicy(until=0.0))
+def test_where_time_has_ended_nothing_more_is_predicted(request_: Request) -> None:
+    answer = query(request_, FillPolicy(until=0.0))
+    assert {choice.rung for choice in answer.choices} == {Rung.DEFAULT}
+    assert len(answer.refused) == 3
+    assert all("budget of time ended" in why for why in answer.refused.values())
 
 
 @pytest.mark.usefixtures("worker_processes")  # one of the faults ends the process

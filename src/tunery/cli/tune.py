@@ -1,5 +1,6 @@
 """`tunery tune`: the main job."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from tunery.domain import JobState
 from tunery.domain.request import CompileOptions, Request
 
 if TYPE_CHECKING:
+    from tunery.domain import JobStatus
     from tunery.domain.request import BenchReport, CompileReport, TuneReport
     from tunery.service.session import Session
 
-BENCH_S, _COMPARED = 10.0, 0.25
-"""How long each rival is timed, and what part of a budget of time all of them may take."""
+BENCH_S, _LEAST_BENCH_S, _COMPARED = 10.0, 0.5, 0.25
+"""How long each rival is timed, at least, and what part of a budget of time all of them may take."""
 
 
 @command("tune", "tune resnet18.onnx --budget 10min -o resnet18.tunery --against onnxruntime")
@@ -94,6 +96,7 @@ def run(
     job_id: str = "",
 ) -> Result:
     """Tune with a live line, and compile if asked for; then compare, and print the result; `job_id` is resumed."""
+    from tunery._processor import entered
     from tunery.cli.bench import compared_with
     from tunery.cli.compile import start_ahead
     from tunery.delivery.comparing.compare import predicted_s
@@ -102,15 +105,17 @@ def run(
     from tunery.service.session import Session
 
     request = _delivering(request, output, force=force)
-    bench_s, budget_s = BENCH_S, request.budget.seconds
-    if rivals and budget_s is not None:
+    began, bench_s, budget_s = entered(), BENCH_S, request.budget.seconds
+    if budget_s is not None:
         bench_s = min(BENCH_S, _COMPARED * budget_s / (1 + len(rivals)))
-        request = replace(request, options={**request.options, "reserve_s": predicted_s(rivals, bench_s)})
+        # Ending takes about as long as it took to begin.
+        reserve_s = time.monotonic() - began + (predicted_s(rivals, bench_s) if rivals else 0.0)
+        request = replace(request, options={**request.options, "reserve_s": reserve_s})
     start_ahead(*request.dialects)
     hosts = say_hosts()
     with Session(request.store) as session:
         tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
-        job, compiled, compared = tuned.job, tuned.compiled, None
+        ended, job, compiled, compared = time.monotonic(), tuned.job, tuned.compiled, None
         failed = job.state is JobState.FAILED or (
             exit_code is None and compiled is None and bool(request.options.get("output"))
         )
@@ -121,10 +126,14 @@ def run(
             alone = compiled.request_of(request) if compiled else request
             # A file that ONNX Runtime runs would be compared with itself: then it is what the kernels take without it.
             ours = None if compiled and compiled.no_kernels else output
+            if budget_s is not None:
+                left_s = budget_s - tuned.job.spend.wall_s
+                bench_s = min(bench_s, max(left_s / (1 + len(rivals)) - predicted_s((), 0.0), _LEAST_BENCH_S))
             compared = compared_with(session, alone, rivals, bench_s, ours, verbose=verbose)
             compiled, compared = _agreed(compiled, compared)
             told = bench_data(compared)
             session.note(job.job_id, COMPARED, {name: told[name] for name in ("latency_s", "headline", "verdict")})
+    tuned = replace(tuned, job=_with_more(tuned.job, time.monotonic() - ended))
     error = None
     if failed and exit_code is None:
         error = tuned.undelivered or error_of(job.problem, job.message)
@@ -132,6 +141,12 @@ def run(
         tuned, request, compiled, compared, error, output=output, hosts=hosts, as_json=as_json, verbose=verbose
     )
     return result if exit_code is None else result._replace(exit_code=exit_code)
+
+
+def _with_more(job: "JobStatus", seconds: float) -> "JobStatus":
+    """Return how a job stands where its command went on for some seconds, as to compare."""
+    remaining = {name: left - seconds * (name == "seconds") for name, left in job.remaining.items()}
+    return replace(job, spend=replace(job.spend, wall_s=job.spend.wall_s + seconds), remaining=remaining)
 
 
 def _agreed(compiled: "CompileReport | None", compared: "BenchReport") -> "tuple[CompileReport | None, BenchReport]":

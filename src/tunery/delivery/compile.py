@@ -1,7 +1,7 @@
 """Building a network to one file, and checking its outputs before it is handed out."""
 
 import asyncio
-import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -14,21 +14,22 @@ from tunery._archive import extend_manifest
 from tunery._errors import CrashError, DialectError, EngineError, LostWorkerError, TuneryError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
-from tunery.delivery.judging import judge, judge_again, judge_once
+from tunery.delivery.files.inspection import CompiledFile, better_there
+from tunery.delivery.judging import LONGEST_S, judge, judge_again, judge_once
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.linking import LinkedNetwork, Linker
-from tunery.delivery.placing import divided, mended
-from tunery.delivery.predict import OutOfTimeError, get_ready
+from tunery.delivery.placing import divided, labels_of, mended
+from tunery.delivery.predict import LATE, get_ready
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Candidate, Network, Target
 from tunery.domain.request import BUSY, NEEDED, CompileOptions, CompileReport, FillPolicy, Request, Verdict
 from tunery.engines import Role
-from tunery.runtime.importing import both
+from tunery.runtime.importing import ImportedModel, both
 from tunery.runtime.services import CheckedBody
 from tunery.store import file_of
 from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.learning import InitialModel
-from tunery.tuning.work import Work
+from tunery.tuning.work import CompileTimes, Work
 
 
 def check_place(output: Path, request: Request, options: CompileOptions) -> None:
@@ -56,27 +57,21 @@ async def compile_checked(
         if not prepared.done():
             prepared.set_result(network)
 
-    async def expected() -> Expected:
-        given = work.runtime.blobs.put(Path(options.inputs), temporary=True) if options.inputs else ""
-        if given:
-            ends.callback(work.runtime.release, given)
-        found = await start_onnxruntime(work.runtime, await prepared, given=given)
-        if found.worker:
-            ends.callback(work.runtime.engine.kill, found.worker)
-        return found
-
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
     say("reading the model")
     with closing(Linker(work, options.policy)) as linker, work.runtime.blobs.scratch() as directory:
         with ExitStack() as ends:
-            made, theirs = await both(_compile_and_allow(linker, options, allow, say), expected())
+            expected = _expected(work, options, prepared, ends)
+            made, theirs = await both(_compile_and_allow(linker, options, allow, say), expected)
             network = made.network
+            if network.blob and not made.kept and not theirs.worker:
+                made = await _late(linker, made, "the budget of time ended before it was known what is right")
             # Those of the dialect's own file, though ONNX Runtime may run the network in ours: others can use them.
             compiler = NetworkCompiler.of(get_dialect(request.dialect))
             texts = {} if made.kept else compiler.texts(work.runtime.blobs.get(made.blob))
             if network.blob and not made.kept:
                 say("comparing the network with ONNX Runtime")
-                made = await _judged(linker, made, theirs, options.onnxruntime, say)
+                made = await _judged_in_time(linker, made, theirs, options.onnxruntime, say)
         origin = await _origin(work, made, theirs)
         linker.take(made, directory / "network")
         extend_manifest(directory / "network", {"origin": origin})
@@ -86,7 +81,7 @@ async def compile_checked(
         beside = [output.with_name(f"{output.stem}.tuned{ending}") for ending in texts]
         for path in beside:
             check_output(path, TEXT, inputs=inputs, force=force)
-        publish(directory / "network", output, NETWORK, inputs=inputs, force=force)
+        before = deliver(directory / "network", output, request, options)
     for path, text in zip(beside, texts.values(), strict=True):
         with whole_file(path, TEXT, inputs=inputs, force=force) as file:
             file.write(text.encode())
@@ -95,7 +90,46 @@ async def compile_checked(
         made.report, path=str(output), size_bytes=size_bytes, model_changed=changed, texts=tuple(map(str, beside)),
         optimiser=theirs.optimiser,
     )  # fmt: skip
-    return report, network
+    return as_before(report, before), network
+
+
+def deliver(made: Path, output: Path, request: Request, options: CompileOptions) -> CompiledFile | None:
+    """Bring a compiled network to its place; or leave the file there and return what it says of itself, where that was
+    judged to be the faster one."""
+    before = None if options.force or options.sign else better_there(made, output)
+    if before is None:
+        publish(made, output, NETWORK, inputs=inputs_of(request, options), force=options.force)
+    return before
+
+
+def as_before(report: CompileReport, before: CompiledFile | None) -> CompileReport:
+    """Return a report that says so if the file of `before` was left in its place."""
+    if before is None or before.origin is None or before.origin.verdict is None:
+        return report
+    speed, now = before.origin.verdict.delivered, report.verdict.delivered if report.verdict else None
+    name, slower = Path(report.path).name, f"is {now.ratio:.2f} times as fast" if now else "was not judged faster"
+    kept = f"{name} is left as it was, {speed and speed.ratio:.2f} times as fast as ONNX Runtime; what was compiled now"
+    return replace(
+        report, size_bytes=Path(report.path).stat().st_size, verdict=before.origin.verdict, latency_s=None,
+        onnxruntime_s=None, elsewhere={}, left_as_it_was=f"{kept} {slower} (--force replaces it)",
+    )  # fmt: skip
+
+
+async def _expected(
+    work: Work, options: CompileOptions, prepared: asyncio.Future[Network], ends: ExitStack
+) -> Expected:
+    given = work.runtime.blobs.put(Path(options.inputs), temporary=True) if options.inputs else ""
+    if given:
+        ends.callback(work.runtime.release, given)
+    network = await prepared
+    try:
+        async with asyncio.timeout(_limit_s(work, options, network)):
+            found = await start_onnxruntime(work.runtime, network, given=given)
+    except TimeoutError:
+        return Expected()
+    if found.worker:
+        ends.callback(work.runtime.engine.kill, found.worker)
+    return found
 
 
 def add_signature(path: Path, options: CompileOptions) -> None:
@@ -129,6 +163,20 @@ async def _origin(work: Work, made: LinkedNetwork, theirs: Expected) -> dict[str
     }
 
 
+async def _judged_in_time(
+    linker: Linker, made: LinkedNetwork, theirs: Expected, onnxruntime: str, say: Callable[[str], None]
+) -> LinkedNetwork:
+    """Judge it, and remember what compiling all of it has taken."""
+    work, linked_s, began = linker.work, linker.linked_s, time.monotonic()
+    made = await _judged(linker, made, theirs, onnxruntime, say)
+    judged_s = min((time.monotonic() - began) / work.runtime.slowness, LONGEST_S)
+    imported, times = await work.model(), work.times
+    if linker.late is None and not imported.parts:
+        chose_s = linker.chose_s or times.choosing_s
+        work.remember(imported, CompileTimes(times.reading_s, chose_s, linked_s, judged_s))
+    return made
+
+
 async def _judged(
     linker: Linker, made: LinkedNetwork, theirs: Expected, onnxruntime: str, say: Callable[[str], None]
 ) -> LinkedNetwork:
@@ -138,7 +186,8 @@ async def _judged(
     judged = await judge_once(work, made, theirs)
     if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
         raise WorkError(f"{name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
-    if judged.wrong and onnxruntime != "never":
+    times, mendable = work.times, linker.late is None
+    if judged.wrong and onnxruntime != "never" and mendable and work.has_time(times.reading_s + times.judging_s):
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)
     if judged.wrong and judged.number and (made.network.weights or onnxruntime in {"never", "parts"}):
@@ -153,10 +202,11 @@ async def _judged(
     native = judged
     if onnxruntime in {"never", NEEDED} or made.network.weights:  # so large a file ONNX Runtime cannot have
         judged = replace(judged, slower=False)
-    if judged.slower and judged.kernels and judged.nodes:
+    again = mendable and work.has_time(times.reading_s + times.linking_s + times.judging_s)
+    if judged.slower and judged.kernels and judged.nodes and again:
         say("looking for the parts that ONNX Runtime runs faster")
         made, judged = await divided(linker, made, judged, theirs)
-    if judged.slower and not judged.wrong and onnxruntime != "parts":
+    if judged.slower and not judged.wrong and onnxruntime != "parts" and work.has_time(times.judging_s):
         say("timing the network at another moment before ONNX Runtime gets all of it")
         judged, whole = await judge_again(work, made, theirs, judged), judged is native
         native = judged if whole else native
@@ -171,6 +221,20 @@ async def _judged(
         verdict=verdict, native_s=native.ours_s,
     )  # fmt: skip
     return replace(made, report=report)
+
+
+def _limit_s(work: Work, options: CompileOptions, network: Network) -> float | None:
+    """Return how long a network's compilation may take before ONNX Runtime gets what is left of it; None if it may
+    not have that."""
+    barred = options.onnxruntime in {"never", "parts"} or not network.blob or bool(network.weights)
+    if barred or work.until is None or not has_rivals(work.runtime):
+        return None
+    return max(work.until - time.monotonic(), 0.0)
+
+
+async def _late(linker: Linker, made: LinkedNetwork, why: str) -> LinkedNetwork:
+    kept = await _kept(linker, made, f"since {why}")
+    return replace(kept, report=replace(kept.report, verdict=Verdict(onnxruntime_share=1.0, not_judged=why)))
 
 
 async def _kept(linker: Linker, made: LinkedNetwork, reason: str, theirs: Expected | None = None) -> LinkedNetwork:
@@ -194,7 +258,7 @@ async def _compile_and_allow(
     work, policy = linker.work, linker.policy
     measuring = policy is not None and policy.few_shot > 0
     ready: list[asyncio.Task[InitialModel | None]] = []
-    known: Sequence[KnownTask] | OutOfTimeError
+    known: Sequence[KnownTask]
 
     def extracting(target: Target, compiler: str) -> None:
         if policy is not None and not measuring and not work.runtime.builds_for_another_kind:
@@ -203,24 +267,18 @@ async def _compile_and_allow(
     try:
         imported = await work.model(prepared=(lambda _: None) if measuring else allow, extracting=extracting)
         network = imported.network
-        barred = options.onnxruntime in {"never", "parts"} or not network.blob or bool(network.weights)
-        alone = barred or not has_rivals(work.runtime)
-        if policy is not None and not alone:
-            linker.policy = replace(policy, until=work.until or math.inf)
+        limit_s, times = _limit_s(work, options, network), work.times
+        if policy is not None and limit_s is not None and work.until is not None:
+            rest_s = times.reading_s + times.linking_s + times.judging_s  # what is left out costs another reading
+            linker.policy = replace(policy, until=work.until - work.runtime.slowness * rest_s)
         say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
         known = await linker.choices(imported.tasks, ready[0] if ready else None)
         if imported.network.program:
             known = await with_right_defaults(work, known)
-    except OutOfTimeError as error:
-        known = error
     finally:
         await asyncio.gather(*ready, return_exceptions=True)
     allow(network)
     unmade = LinkedNetwork(CompileReport(network.name, "", 0, {}), network, "")
-    if isinstance(known, OutOfTimeError):
-        kept = await _kept(linker, unmade, f"since {known}")
-        verdict = Verdict(onnxruntime_share=1.0, not_judged=str(known))
-        return replace(kept, report=replace(kept.report, verdict=verdict))
     say("compiling the network")
     if imported.elsewhere and options.onnxruntime == "never":
         node, why = next(iter(imported.elsewhere.items()))
@@ -228,12 +286,34 @@ async def _compile_and_allow(
             f"{imported.network.name} is not compiled: {len(imported.elsewhere)} of its nodes need ONNX Runtime, the "
             f"first of them {node} ({why}); leave out --onnxruntime never"
         )
+    limit_s = _limit_s(work, options, network)
     try:
-        return await linker.link(imported, known)
+        async with asyncio.timeout(limit_s):
+            imported, known = await _without_late(linker, imported, known)
+            if limit_s != 0.0 and not any(each.late and each.task.tunable for each in known):
+                return await linker.link(imported, known)
+    except TimeoutError:
+        pass
     except (DialectError, EngineError) as error:
-        if alone:
+        if limit_s is None:
             raise
         return await _kept(linker, unmade, f"since it does not compile: {error}")
+    return await _late(linker, unmade, "the budget of time ended before its kernels were compiled")
+
+
+async def _without_late(
+    linker: Linker, imported: ImportedModel, known: Sequence[KnownTask]
+) -> tuple[ImportedModel, Sequence[KnownTask]]:
+    """Leave the operators whose kernels there was no time to choose to ONNX Runtime, if the time suffices for that and
+    there are others."""
+    late = [each.task for each in known if each.late and each.task.tunable]
+    times = linker.work.times
+    others = sum(each.task.tunable for each in known) > len(late)
+    if not late or not others or not linker.work.has_time(times.reading_s + times.linking_s):
+        return imported, known
+    labels = labels_of(await linker.nodes(imported.network), late)
+    linker.late = await linker.placed(imported, {**imported.elsewhere, **dict.fromkeys(labels, LATE)})
+    return linker.late, await linker.choices(linker.late.tasks)
 
 
 def _choosing(policy: FillPolicy | None) -> str:

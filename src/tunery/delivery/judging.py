@@ -46,7 +46,7 @@ from tunery.measuring.inputs import VERSION
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.tuning.work import Work
 
-_TURN_S, _LONGEST_S, _PATIENT_S, _LEAST_S = 0.1, 4.0, 12.0, 1.0
+_TURN_S, LONGEST_S, _PATIENT_S, _LEAST_S = 0.1, 4.0, 12.0, 1.0
 """What a turn of one takes, all of them, and those on a machine that others use: until the job's budget ends."""
 _MOST_S = 30.0
 """After which no further input set is tried: a network so slow was not tuned, or the machine is busy."""
@@ -116,10 +116,11 @@ async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
             ends.callback(contestants.close)
             try:
                 error, began = 0.0, time.monotonic()
+                most_s = _MOST_S if work.until is None else min(max(work.until - began, _LEAST_S), _MOST_S)
                 for one in expected.sets:
                     number = one.number
                     error = max(error, await _error_of(contestants, network.name, one))
-                    if time.monotonic() - began > _MOST_S:
+                    if time.monotonic() - began > most_s:
                         break
                 if number != expected.sets[0].number:
                     await contestants.ask(_OURS, "use", expected.sets[0].number)
@@ -202,7 +203,7 @@ async def is_right(work: Work, made: LinkedNetwork, expected: Expected) -> bool:
 
 
 async def time_in_turns(
-    contestants: Contestants, watch: ForeignWatch | None = None, patient_s: float = _LONGEST_S
+    contestants: Contestants, watch: ForeignWatch | None = None, patient_s: float = LONGEST_S
 ) -> list[Pair]:
     """Return what both take in short turns, until it is decided which is slower, or time is up.
 
@@ -216,7 +217,7 @@ async def time_in_turns(
         gone_s, pairs = time.monotonic() - began, quiet_pairs(turns)
         if len(pairs) < FEWEST_TURNS:
             return gone_s > patient_s and len(turns) >= 2 * FEWEST_TURNS
-        return gone_s > _LONGEST_S or len(pairs) >= _MOST_TURNS or _are_decided(pairs)
+        return gone_s > LONGEST_S or len(pairs) >= _MOST_TURNS or _are_decided(pairs)
 
     for turn, side in in_turns(turns, lambda: SIDES, are_enough, disturbed_by(watch)):
         turn.taken[side] = await contestants.ask(side, "samples", _TURN_S, 1)

@@ -15,7 +15,7 @@ class KnownTask:
     """What is delivered for a task, and on what evidence. `skipped` are records that were not used. `untried`: nothing
     but the compiler's default was measured. `refused` says why no prediction was good enough; `measured` candidates
     were timed for this answer; `part` is what was compiled of a predicted candidate. `outdated` is the record that was
-    chosen, if it is to be verified again."""
+    chosen, if it is to be verified again. `late`: the time was over before its prediction."""
 
     task: Task
     choice: Choice
@@ -25,6 +25,7 @@ class KnownTask:
     measured: int = 0
     part: Artifact | None = None
     outdated: Record | None = None
+    late: bool = False
 
     @property
     def open(self) -> bool:

@@ -1,6 +1,7 @@
 """Compiling a job's network, also several times: with the same kernels, and other nodes left to ONNX Runtime."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,9 @@ class LinkedNetwork:
 @dataclass
 class Linker:
     """Compiles the network of `work`; with a `policy` what no record answers is predicted, unless it is not `tuned`.
-    What was chosen and compiled of a task serves further compilations. Files that it makes are there until `close`."""
+    What was chosen and compiled of a task serves further compilations. Files that it makes are there until `close`; the
+    last one took `linked_s` of a core, and choosing all kernels probably `chose_s`. `late` is what was compiled where
+    there was no time for all kernels."""
 
     work: Work
     policy: FillPolicy | None
@@ -41,6 +44,9 @@ class Linker:
     _known: dict[str, KnownTask] = field(default_factory=dict)
     _parts: dict[str, Artifact] = field(default_factory=dict)
     _held: list[str] = field(default_factory=list)
+    late: ImportedModel | None = None
+    chose_s: float = 0.0
+    linked_s: float = 0.0
 
     async def compile(self, imported: ImportedModel, *, filled: bool = True) -> LinkedNetwork:
         return await self.link(imported, await self.choices(imported.tasks, filled=filled))
@@ -50,8 +56,12 @@ class Linker:
     ) -> tuple[KnownTask, ...]:
         known = dict(self._known)
         if new := [task for task in tasks if task.key not in known]:
+            began, runtime = time.monotonic(), self.work.runtime
             found = await fill(self.work, new, self.policy if filled else None, ready)
             known |= {each.task.key: each for each in found}
+            if predicted := sum(each.predicted and each.task.tunable for each in found):
+                took_s = (time.monotonic() - began) / runtime.slowness * len(runtime.workers(Role.BUILDER))
+                self.chose_s = took_s * sum(task.tunable for task in tasks) / predicted
         if filled:
             self._known |= known
             for each in known.values():
@@ -74,6 +84,7 @@ class Linker:
     async def _made(self, method: str, *args: object) -> CompiledBlob:
         async with self.work.stage("compile", Role.IMPORTER) as grant:
             made: CompiledBlob = await self.work.runtime.make(grant.worker, method, *args, deadline_s=IMPORT_DEADLINE_S)
+        self.linked_s = grant.core_s
         self._held.append(made.blob)
         return made
 

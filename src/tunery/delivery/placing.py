@@ -38,6 +38,12 @@ _LEAST_GAIN = 0.03
 _MOST_ENDS = 150
 
 
+def labels_of(nodes: Sequence[GraphNode], tasks: Sequence[Task]) -> list[str]:
+    """Return the labels of the nodes that compute tasks, with what is done on the way in them."""
+    at_work = [at for task in tasks for at in _nodes_of(nodes, task)]
+    return list(dict.fromkeys(node.label for at in at_work for node in nodes[at : _with_followers(nodes, at) + 1]))
+
+
 async def mended(linker: Linker, made: LinkedNetwork, judged: Judged, theirs: Expected) -> tuple[LinkedNetwork, Judged]:
     """Return a network with the operators at fault in ONNX Runtime, and what it is like; or the one that was given.
     First each operator is tried on what ONNX Runtime gives it. If all are right so, the first node is looked for up to
@@ -140,11 +146,7 @@ def _ours(
     left_s = sum(seconds for name, seconds in kernels.items() if not name.startswith(SEGMENT))
     for task in tasks:
         seconds = kernels.get(task.workload.key, 0.0)
-        operators = _OPERATORS.get(task.workload.kind, frozenset())
-        alike = [
-            at for at, node in enumerate(nodes)
-            if node.operator in operators and node.label not in elsewhere and _fits(node, task)
-        ]  # fmt: skip
+        alike = [at for at in _nodes_of(nodes, task) if nodes[at].label not in elsewhere]
         if alike and seconds:
             left_s -= seconds
             matched.update(alike)
@@ -155,6 +157,11 @@ def _ours(
     for at in rest:
         taken[at] = left_s * theirs.get(nodes[at].label, 0.0) / total_s if total_s else 0.0
     return taken
+
+
+def _nodes_of(nodes: Sequence[GraphNode], task: Task) -> list[int]:
+    operators = _OPERATORS.get(task.workload.kind, frozenset())
+    return [at for at, node in enumerate(nodes) if node.operator in operators and _fits(node, task)]
 
 
 def _fits(node: GraphNode, task: Task) -> bool:

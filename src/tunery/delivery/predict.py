@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from tunery._errors import DialectError, EngineError, TuneryError, UsageError, WorkError
+from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.ladder import KnownTask, choices, choose, offered, offers_for
 from tunery.domain import (
@@ -35,7 +35,7 @@ from tunery.domain.request import FillPolicy
 from tunery.engines import Role
 from tunery.measuring.inputs import size_bytes
 from tunery.runtime.opening import introduce
-from tunery.runtime.runtime import Reservation, Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import CheckedBody, Pick, Prediction
 from tunery.store import Offer
 from tunery.tuning.account import Account
@@ -61,8 +61,7 @@ _KEEP = 3  # picks that are tried until one is right
 # measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
-_LINKING_S = 2.0
-"""What linking and judging a network takes after its predictions on a quiet machine."""
+LATE = "the budget of time ended before its kernel was chosen"
 _HEAVY_BYTES, _LARGE_BYTES = 1 << 20, 32 << 20
 _MOST_CHECKED_BYTES = 1 << 30
 """Of a task that has one candidate alone: what it is checked on is several times as large."""
@@ -128,6 +127,8 @@ async def _verified(work: Work, each: KnownTask) -> KnownTask:
 async def _filled(
     work: Work, policy: FillPolicy, known: tuple[KnownTask, ...], ready: Awaitable[InitialModel | None] | None
 ) -> tuple[KnownTask, ...]:
+    if policy.until <= time.monotonic():
+        return tuple(replace(each, refused=LATE, late=True) if each.open else each for each in known)
     target, compiler, start = work.model_read.target, work.model_read.compiler, None
     why = f"there is no cost model for {target}; train one with `tunery costmodel collect` and `tunery costmodel train`"
     provenance = await work.provenance()
@@ -190,36 +191,38 @@ def _whole(known: Sequence[KnownTask]) -> float:
     return sum(each.task.weight * each.task.workload.flop for each in known) or 1.0
 
 
-class OutOfTimeError(WorkError):
-    """A budget of time ends before the kernels of a network can be chosen and linked."""
-
-
 async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPolicy) -> tuple[KnownTask, ...]:
-    """Choose for each open task what is right and thought fastest; each learns from those that were done before it."""
+    """Choose for each open task what is right and thought fastest; each learns from those that were done before it. If
+    the time does not suffice, less is looked at, and what is left then is `late`."""
     transfer_states: list[str] = []
-    grants: list[Reservation] = []
+    took_s: list[float] = []
     model, whole = _model_blob(context.runtime, context.learning.model or ""), _whole(known)
+    left, builders = sum(each.open for each in known), len(context.runtime.workers(Role.BUILDER))
+    limited = not math.isinf(policy.until)
 
-    def in_time() -> asyncio.Timeout:
-        if math.isinf(policy.until):
-            return asyncio.timeout(None)
-        core_s = sum(grant.core_s for grant in grants)
-        slowness = max(1.0, sum(grant.wall_s for grant in grants) / core_s) if core_s else 1.0
-        return asyncio.timeout(max(policy.until - slowness * _LINKING_S - time.monotonic(), 0.0))
+    def effort(until_s: float) -> float:
+        return min(1.0, until_s * builders * len(took_s) / (max(left, 1) * sum(took_s))) if limited and took_s else 1.0
 
     async def pick(each: KnownTask) -> KnownTask:
+        nonlocal left
         if not each.open:
             return each
         task, count = each.task, looks(each.task, whole, policy)
         try:
-            async with stage(context, task, "build", Role.BUILDER, count, delivered=True) as grant, in_time():
-                found: Pick = await context.runtime.call(
-                    grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
-                    deadline_s=PICK_DEADLINE_S,
-                )  # fmt: skip
-            grants.append(grant)
+            async with stage(context, task, "build", Role.BUILDER, count, delivered=True) as grant:
+                until_s = policy.until - time.monotonic()
+                if until_s <= 0:
+                    return replace(each, refused=LATE, late=True)
+                count = max(1, int(count * effort(until_s)))
+                async with asyncio.timeout(until_s if limited else None):
+                    found: Pick = await context.runtime.call(
+                        grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
+                        deadline_s=PICK_DEADLINE_S,
+                    )  # fmt: skip
+            took_s.append(grant.wall_s)
+            left -= 1
         except TimeoutError:
-            raise OutOfTimeError("the budget of time ended before its kernels were compiled") from None
+            return replace(each, refused=LATE, late=True)
         except (EngineError, DialectError):  # a hang or a crash: which candidate's it was is found out one by one
             return await _verify(context, *await _predict(context, each, count, policy))
         if found.transfer_state:
@@ -230,8 +233,10 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
 
     # What takes longest to check comes first, so that the end finds no builder idle beside one at work: of large
     # arguments filling and comparing them takes most time, of others the order stays.
+    # Where they may not all be done, what the network computes most of comes first.
     needed = {each.task.key: size_bytes(each.task.workload.arguments) for each in known}
-    order = sorted(known, key=lambda each: -max(needed[each.task.key], _LARGE_BYTES))
+    largest = sorted(known, key=lambda each: -max(needed[each.task.key], _LARGE_BYTES))
+    order = sorted(known, key=lambda each: -each.task.weight * each.task.workload.flop) if limited else largest
     done = {each.task.key: each for each in await together([pick(each) for each in order])}
     return tuple(done[each.task.key] for each in known)
 

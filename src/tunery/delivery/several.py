@@ -1,6 +1,7 @@
 """Compiling for several dialects, of which the fastest file is delivered, or for several shapes, to one file."""
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,9 +12,9 @@ from typing import Any
 
 from tunery._archive import ACCEPTS, OTHERS, Archive, extend_manifest
 from tunery._errors import TuneryError, UsageError
-from tunery._outputs import NETWORK, TEXT, check_output, publish
+from tunery._outputs import TEXT, check_output, publish
 from tunery.delivery.comparing.compare import Contestants, Expected
-from tunery.delivery.compile import add_signature, check_place, compile_checked, inputs_of
+from tunery.delivery.compile import add_signature, as_before, check_place, compile_checked, deliver, inputs_of
 from tunery.delivery.files.combining import combine_archives
 from tunery.domain import Network
 from tunery.domain.request import CompileOptions, CompileReport, DialectResult, ShapeResult
@@ -36,9 +37,13 @@ async def compile_fastest(
     check_place(output, request, options)
     made: dict[str, Made] = {}
     refused, errors = dict(work.refused), list[TuneryError]()
+    timing_s = work.runtime.slowness * _ROUNDS * _TURN_S * (1 + len(work.each))
+    until = None if work.until is None else work.until - timing_s
     with tempfile.TemporaryDirectory(prefix=".tunery-", dir=output.absolute().parent) as scratch:
-        for one in work.each:
+        for number, one in enumerate(work.each):
             name = one.request.dialect
+            if until is not None:  # each has its share of the time
+                one.until = time.monotonic() + (until - time.monotonic()) / (len(work.each) - number)
             place = Path(scratch, name) / output.name
             place.parent.mkdir()
 
@@ -65,7 +70,7 @@ async def compile_fastest(
         beside = {Path(text): output.with_name(Path(text).name) for text in report.texts}
         for to in beside.values():
             check_output(to, TEXT, inputs=inputs, force=force)
-        publish(Path(report.path), output, NETWORK, inputs=inputs, force=force)
+        before = deliver(Path(report.path), output, request, options)
         for text, to in beside.items():
             publish(text, to, TEXT, inputs=inputs, force=force)
     results = [
@@ -77,7 +82,7 @@ async def compile_fastest(
         report, path=str(output), texts=tuple(map(str, beside.values())), dialect=best, dialects=tuple(results),
         latency_s=times.get(best, report.latency_s), onnxruntime_s=times.get(_THEIRS, report.onnxruntime_s),
     )  # fmt: skip
-    return report, network
+    return as_before(report, before), network
 
 
 async def time_files(made: Mapping[str, Made]) -> tuple[dict[str, float], dict[str, TuneryError]]:
@@ -150,8 +155,8 @@ async def compile_request(work: Work, output: Path, options: CompileOptions, say
             with ExitStack() as stack:
                 combine_archives([stack.enter_context(Archive(path)) for path in compiled], made)
         add_signature(made, options)
-        publish(made, output, NETWORK, inputs=inputs_of(request, options), force=options.force)
-    report = _together([report for report, _ in found], networks, output)
+        before = deliver(made, output, request, options)
+    report = as_before(_together([report for report, _ in found], networks, output), before)
     network = work.imported.network if work.imported and work.imported.parts else networks[0]
     return report, network
 

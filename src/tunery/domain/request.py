@@ -508,6 +508,7 @@ class CompileReport:
         optimiser: What ONNX Runtime's optimiser changes of what the model computes; "" if nothing.
         dialect: Which of several dialects made the file.
         dialects: What each of several dialects came to.
+        left_as_it_was: Why the file that was there is still there, "" if it was replaced; `verdict` is that file's.
     """
 
     network: str
@@ -535,6 +536,7 @@ class CompileReport:
     optimiser: str = ""
     dialect: str = ""
     dialects: tuple[DialectResult, ...] = ()
+    left_as_it_was: str = ""
 
     def request_of(self, request: Request) -> Request:
         return replace(request, dialect=self.dialect) if self.dialect else request

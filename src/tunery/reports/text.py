@@ -177,7 +177,7 @@ def left_out_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
 def headlines(report: "CompileReport") -> list[str]:
     """Say who runs a compiled network and how fast it is beside ONNX Runtime, for each of its shapes."""
     lines = [line for shape in report.shapes for line in _headline(shape, f"for {_named(shape.shapes)} ")]
-    return lines or _headline(report)
+    return [*([report.left_as_it_was] if report.left_as_it_was else []), *(lines or _headline(report))]
 
 
 def _headline(one: "CompileReport | ShapeResult", which: str = "") -> list[str]:

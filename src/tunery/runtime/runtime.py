@@ -7,7 +7,7 @@ import platform
 import shutil
 import signal
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
@@ -35,6 +35,7 @@ from tunery.scheduling.paces import HostLoad, Paces
 
 DEVICE = f"{HERE}/device:cpu"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
+_LATEST = 8
 
 
 @dataclass
@@ -121,6 +122,7 @@ class Runtime:
         self._watching: asyncio.Task[None] | None = None
         self.usage = StageUsage(engine, self.dispatch.now, self.pools.everyone)
         self._holds: Counter[str] = Counter()
+        self._latest = deque[tuple[float, float]](maxlen=_LATEST)
 
     @cached_property
     def row_layout(self) -> Layout | None:
@@ -272,10 +274,21 @@ class Runtime:
                 yield grant
         finally:
             grant.wall_s, grant.core_s = self.usage.end(request.stage_id)
+            if cores == 1 and grant.core_s:
+                self._latest.append((grant.wall_s, grant.core_s))
             self.dispatch.pinned.pop(name, None)
             self._requests.pop(worker, None)
             self.pools.give_back(role, worker)
             self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
+
+    @property
+    def slowness(self) -> float:
+        """How long the latest stages of one core have lasted, for each second that they had it: 1 on a quiet
+        machine."""
+        if not self._latest:
+            return 1.0
+        wall_s, core_s = map(sum, zip(*self._latest, strict=True))
+        return max(1.0, wall_s / core_s)
 
     def taken(self, host: str = HERE) -> float | None:
         if host != HERE:

@@ -90,6 +90,7 @@ class TuningJob:
         self._context.most_trials = self._limits.trials
         self._context.cut_off = self._cut_off
         began = time.monotonic() if began is None else began
+        self._needs_s = time.monotonic() - began + reserve(tunable)
 
         def reserve_s() -> float:
             searches = self.searches
@@ -259,7 +260,7 @@ class TuningJob:
             )
         untouched = all(s.state.best_s is None and not s.state.progress.exhausted for s in self.searches)
         if untouched and not self._context.trials:
-            return too_little(self._allowance.elapsed_s() + self._allowance.reserve_s)
+            return too_little(self._needs_s)
         fresh = self._context.trials - self._state.tried_before
         predicted = self._context.learning.warm_start
         late = [search.state.had_finals for search in self.searches if search.task.key in self._state.unproven]

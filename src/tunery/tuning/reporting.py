@@ -217,7 +217,7 @@ class Reporter:
             current,
             spend=allowance.spend(),
             earlier_s=allowance.earlier_s,
-            reserve_s=allowance.reserve_s,
+            reserve_s=min(allowance.reserve_s, max(allowance.until_end_s() or 0.0, 0.0)),
             lost=self._context.lost_summary,
         )
 

@@ -1,8 +1,10 @@
 """What a job has at hand."""
 
+import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, lacks_memory
@@ -20,6 +22,30 @@ from tunery.tuning.account import Account, PricedCharge
 
 def _ignore(_: object) -> None:
     """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileTimes:
+    """What a network takes on a quiet machine: reading it anew with its tasks, choosing all kernels that can be tuned,
+    linking, and judging. Before its first compilation all of them are told by the first."""
+
+    reading_s: float
+    choosing_s: float
+    linking_s: float
+    judging_s: float
+
+    @classmethod
+    def by_reading(cls, read_s: float) -> "CompileTimes":
+        return cls(read_s, _CHOSEN * read_s, _LINKED * read_s, _JUDGED * read_s)
+
+    def __add__(self, other: "CompileTimes") -> "CompileTimes":
+        return CompileTimes(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+
+_CHOSEN, _LINKED, _JUDGED = 4.0, 0.3, 1.0
+"""Of the core-seconds of reading a model and extracting its tasks: medians of the zoo's networks."""
+_READ = 0.5
+"""A reading that took less of what it takes found its tasks in the store."""
 
 
 @dataclass
@@ -137,7 +163,10 @@ class Work:
         grants = used[mine:]
         wall_s = max(grant.wall_s for grant in grants[:2]) + sum(grant.wall_s for grant in grants[2:])
         core_s = sum(grant.core_s for grant in grants)
-        return replace(imported, network=replace(network, elsewhere=elsewhere), wall_s=wall_s, core_s=core_s)
+        imported = replace(imported, network=replace(network, elsewhere=elsewhere), wall_s=wall_s, core_s=core_s)
+        if is_new:
+            self.remember(imported, CompileTimes.by_reading(core_s))
+        return imported
 
     @asynccontextmanager
     async def _held(self, kind: str, role: Role, used: list[Reservation]) -> AsyncIterator[Reservation]:
@@ -195,10 +224,38 @@ class Work:
             )
         )  # fmt: skip
 
+    @property
+    def times(self) -> CompileTimes:
+        """What compiling its model takes on a quiet machine: what it took last time here, if it did."""
+        whole = CompileTimes(0.0, 0.0, 0.0, 0.0)
+        for one in self.model_read.parts or (self.model_read,):
+            note = self.runtime.blobs.find(_times_key(one))
+            known = CompileTimes(**json.loads(self.runtime.blobs.get(note).read_text())) if note else None
+            times = known or CompileTimes.by_reading(one.core_s)
+            if one.core_s < _READ * times.reading_s:  # its tasks were stored
+                times = replace(times, linking_s=times.linking_s + times.reading_s)
+            whole += times
+        return whole
+
+    def remember(self, imported: ImportedModel, times: CompileTimes) -> None:
+        """Keep what a compilation of a model took, whose linking may have had to read it anew."""
+        blobs = self.runtime.blobs
+        if imported.core_s < _READ * times.reading_s:
+            times = replace(times, linking_s=max(times.linking_s - times.reading_s, 0.0))
+        blobs.remember(_times_key(imported), blobs.put(json.dumps(asdict(times)).encode()))
+
+    def has_time(self, core_s: float) -> bool:
+        """Whether so many core-seconds of one core are left until its budget of time ends."""
+        return self.until is None or time.monotonic() + self.runtime.slowness * core_s < self.until
+
     async def provenance(self) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
         device, settings = await self.runtime.device(), settings_for(self.request.trimming)
         return Provenance(self.request.dialect, self.model_read.compiler, device.fingerprint, settings.key)
+
+
+def _times_key(imported: ImportedModel) -> str:
+    return f"compile times {imported.network.digest} {imported.target.key} {imported.compiler}"
 
 
 def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:

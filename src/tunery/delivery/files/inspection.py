@@ -12,7 +12,7 @@ from tunery._errors import UsageError, misfit
 from tunery.delivery.files.loading import Trusted, check_trusted, write_one
 from tunery.dialects._loaded import thread_count
 from tunery.domain import shape_text
-from tunery.domain.request import Verdict
+from tunery.domain.request import Speed, Verdict
 
 _MOST = 4096
 _Text = Annotated[str, Field(max_length=1000)]
@@ -144,6 +144,31 @@ def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) ->
         )  # fmt: skip
     except ValidationError as error:
         raise ArchiveError(f"in its manifest {misfit(error.errors())}") from None
+
+
+def better_there(made: Path, there: Path) -> CompiledFile | None:
+    """Return what the file `there` says of itself, if it is of the same network and device and was judged faster than
+    ONNX Runtime, and what was `made` was not judged so or is slower: for one shape at least, and for none faster."""
+    try:
+        old, new = inspect(there), inspect(made)
+    except UsageError:
+        return None
+    olds, news = (one.shapes or [one.file] for one in (old, new))
+    if old.damaged or max(len(old.targets), len(new.targets)) > 1 or [*map(_of, olds)] != [*map(_of, news)]:
+        return None
+    pairs = [(_speed(before), _speed(now)) for before, now in zip(olds, news, strict=True)]
+    worse = any(before and before.ratio > 1 and (now is None or now.high < before.low) for before, now in pairs)
+    better = any(now and (before is None or now.low > before.high) for before, now in pairs)
+    return old.file if worse and not better else None
+
+
+def _of(file: CompiledFile) -> tuple[object, ...]:
+    made_by = (file.origin.tunery, file.origin.device.fingerprint) if file.origin else ()
+    return file.digest, file.inputs, file.threads, file.accepts, file.others, made_by
+
+
+def _speed(file: CompiledFile) -> Speed | None:
+    return file.origin.verdict.delivered if file.origin and file.origin.verdict else None
 
 
 def said_in(data: Inspection) -> dict[str, Any]:

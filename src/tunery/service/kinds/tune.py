@@ -1,7 +1,7 @@
 """The main job: fast, verified kernels for a network."""
 
 import asyncio
-import os
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from functools import partial
 from tunery._errors import TuneryError, error_of, problem_type
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Progress, Request
+from tunery.engines import Role
 from tunery.reports.format import duration
 from tunery.reports.job import COMPILED
 from tunery.service.budgets.turns import tune_in_turns
@@ -22,8 +23,6 @@ from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
 
 _POLL_S = 0.2
-_JUDGED_S, _PREDICTED_S, _LINKED_S, _CLOSING_S, _MOST_SLOWNESS = 2.0, 0.2, 0.1, 0.5, 6.0
-"""On a quiet machine: judging a network, predicting and linking a kernel, and ending; and how much slower it may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ async def _tune(job: Job, options: TuneOptions) -> JobStatus:
             await worked()  # where it never began
 
     async def deliver(account: Account) -> str:
-        return await _compile(job, _compiling(job, account), options)
+        return await _compile(job, _compiling(job, options, account), options)
 
     if not several:
         return await turn(job.work, job.status, job.began)
@@ -83,7 +82,7 @@ async def _tune(job: Job, options: TuneOptions) -> JobStatus:
     if output:
         reached = status
         await job.store.write(lambda store: store.save_job(reached))
-        undelivered = await job.work_on(_compiling(job), lambda made: _compile(job, made, options))
+        undelivered = await job.work_on(_compiling(job, options), lambda made: _compile(job, made, options))
         stored = await job.store.read(lambda store: store.job(reached.job_id))
         message = ". ".join(part for part in (status.message, undelivered) if part)
         status = replace(status, spend=stored.spend, message=message)
@@ -99,28 +98,30 @@ def _tunable(job: Job) -> int:
 def _reserve(job: Job, options: TuneOptions) -> Callable[[int], float]:
     """Return how much of a budget of time is kept for compiling, comparing and ending, by the number of untried tasks.
     Where the whole does not fit, this is said now, and nothing is searched; of a job without a network to compare it is
-    at most half of the budget."""
+    at most half of the budget. What parts take is told by this model's reading, or its last compilation."""
     seconds, output = job.request.budget.seconds, options.output
     if seconds is None:
         return lambda _: 0.0
-    runtime = job.work.runtime
-    load = max(os.getloadavg()[0], runtime.granted + (runtime.taken() or 0.0))
-    slowness = min(load / runtime.granted, _MOST_SLOWNESS)
     judged = sum(bool(one.model_read.network.blob) for one in job.works) if output else 0
-    fixed_s = options.reserve_s + min(_CLOSING_S, 0.02 * seconds)
-    fixed_s += slowness * (_JUDGED_S * judged + _LINKED_S * _tunable(job) * bool(output))
-    each_s = slowness * _PREDICTED_S * bool(output)
-    needed_s = time.monotonic() - job.began + fixed_s + each_s * _tunable(job)
-    if needed_s > seconds:
-        say(
-            job.work,
-            f"this model needs about {duration(needed_s)} to read and compile here: what is not measured is predicted",
-        )
-    most_s = (1.0 if judged else 0.5) * seconds
-    return lambda untried: min(fixed_s + each_s * untried, most_s)
+    most_s, tunable = math.inf if judged else 0.5 * seconds, max(_tunable(job), 1)
+
+    def needed_s(untried: int) -> float:
+        whole_s = options.reserve_s
+        for work in job.works if output else ():
+            times, builders = work.times, len(work.runtime.workers(Role.BUILDER))
+            judging_s = times.judging_s * bool(work.model_read.network.blob)
+            choosing_s = times.choosing_s / builders * untried / tunable
+            whole_s += work.runtime.slowness * (choosing_s + times.linking_s + judging_s)
+        return whole_s
+
+    at_least_s = time.monotonic() - job.began + needed_s(tunable)
+    if at_least_s > seconds:
+        needs = f"this model needs about {duration(at_least_s)} to read and compile here"
+        say(job.work, f"{needs}: what is not measured is predicted")
+    return lambda untried: min(needed_s(untried), most_s)
 
 
-def _compiling(job: Job, account: Account | None = None) -> Work:
+def _compiling(job: Job, options: TuneOptions, account: Account | None = None) -> Work:
     assert job.status is not None
     seconds = job.request.budget.seconds
 
@@ -134,7 +135,7 @@ def _compiling(job: Job, account: Account | None = None) -> Work:
             replace(before, phase=progress.phase, current="", elapsed_s=elapsed_s, remaining_s=left_s, reserve_s=0)
         )
 
-    until = None if seconds is None else job.began + seconds - job.status.spend.wall_s - _CLOSING_S
+    until = None if seconds is None else job.began + seconds - job.status.spend.wall_s - options.reserve_s
     each = list[Work]()
     for work in job.works:
         request = replace(work.request, budget=Budget(), latency_target_s=None)
