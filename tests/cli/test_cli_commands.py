@@ -447,7 +447,10 @@ def test_tune_against_rivals_ends_with_the_comparison(
     assert run(*args, "--json").data["bench"]["latency_s"].keys() == {"tunery", "onnxruntime"}
     answer = run(*args, "-o", "demo.tunery")
     assert answer.out.index("as ONNX Runtime") < answer.out.index("sum of tasks") < answer.out.index("to use it")
-    assert answer.out.count("runs: ") == 1, "the file's own headline is the only one"
+    [headline] = [line for line in answer.out.splitlines() if "runs: " in line]  # the file's own is the only one
+    latest = run("jobs", "list", "--json").data["jobs"][0]["job"]
+    assert headline in run("jobs", "show", latest).out.splitlines()
+    assert run("jobs", "show", latest, "--json").data["headline"] == headline
     assert "comparing with ONNX Runtime: about 24s" in answer.err
     assert "comparing demo.tunery, turn" in answer.err, "what was compiled already is not compiled again"
 

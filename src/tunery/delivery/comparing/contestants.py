@@ -29,7 +29,7 @@ _KERNEL, _PROFILED, _WARM_S = "_kernel_time", 5, 0.05
 _LOOK_S, _LONGEST_REST_S = 0.005, 0.3
 _BESIDE = "session.model_external_initializers_file_folder_path"
 _RANDOM, _TRAINING = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout"), 3
-_LONGEST_S, _MOST_BYTES = 3.0, 64 << 20
+_LONGEST_S, _MOST_BYTES = 5.0, 64 << 20
 """What further input sets may take, and what their outputs may."""
 _QUANTISES = (b"QuantizeLinear", b"DequantizeLinear", b"QLinear", b"MatMulInteger", b"ConvInteger", b"MatMulNBits")
 """What is in the names of operators."""
