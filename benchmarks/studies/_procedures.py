@@ -14,9 +14,10 @@ from typing import Any
 from studies._subjects import Subject
 from studies._timing import as_race, device_s
 from tunery._errors import EngineError
-from tunery.domain import Calibration, Measurement, Outcome, Provenance, Record, best_first, interval
+from tunery.domain import Calibration, Measurement, Outcome, Provenance, Record, Task, best_first, interval
 from tunery.domain.measurement import Contender
-from tunery.measuring.calibration import agreement, expected_deviation, starting_degree
+from tunery.measuring.calibration import agreement, bound_of, starting_degree
+from tunery.measuring.degree import BOUND
 from tunery.measuring.finals import LOOK
 from tunery.measuring.selection import finalists, winner
 from tunery.runtime.calibrate import Entrant, Pass, SlotWorkers
@@ -281,3 +282,12 @@ def _tied(held: dict[str, Measurement], key: str) -> bool:
     order = best_first([Contender(k, held[k].paced_s) for k in keys])
     fastest = min((interval(held[keys[i]].paced_s) for i in order), key=lambda found: found[1])
     return interval(held[key].paced_s)[0] <= fastest[2]
+
+
+def expected_deviation(task: Task, calibration: Calibration, degree: int) -> float:
+    """Return by which share calibration saw kernels of a task's kind slowed at a degree, between 0 and the bound."""
+    if degree == 1:
+        return 0.0
+    kind = bound_of(task, calibration)
+    seen = [one.deviation for one in calibration.points if (one.kind, one.degree) == (kind, degree)]
+    return min(max(0.0, *seen), BOUND) if seen else BOUND

@@ -11,7 +11,6 @@ from tunery.measuring.calibration import (
     bound_of,
     chosen_degree,
     degrees_to_try,
-    expected_deviation,
     point,
     starting_degree,
 )
@@ -69,13 +68,6 @@ def test_small_types_move_fewer_bytes(task_of: Callable[..., Task]) -> None:
     )  # a fifth of an operation a byte
     # Two arrays, one operation an element: an eighth of an operation for each byte of float32, half of one of int8.
     assert (bound_of(task_of("float32"), device), bound_of(task_of("int8"), device)) == (MEMORY, COMPUTE)
-
-
-def test_what_calibration_saw_of_a_kind_at_a_degree_is_expected_of_its_tasks(task_of: Callable[..., Task]) -> None:
-    points = tuple(curve(MEMORY, d2=(0.02, 0.97, 1.9), d4=(0.3, 0.9, 2.0), d8=(-0.01, 0.97, 3.0)))
-    calibration = Calibration("f", "d", 1, 8, points, {}, {MEMORY: 2}, 1e11, 1e10, 0.0)
-    expected = [expected_deviation(task_of(), calibration, degree) for degree in (1, 2, 4, 8, 16)]
-    assert expected == [0.0, 0.02, 0.05, 0.0, 0.05], "never more than is borne; that much where nothing was seen"
 
 
 def test_where_even_one_neighbour_disturbs_nothing_may_run_beside() -> None:

@@ -56,12 +56,3 @@ def bound_of(task: Task, calibration: Calibration) -> str:
 
 def starting_degree(task: Task, calibration: Calibration | None) -> int:
     return calibration.degrees.get(bound_of(task, calibration), 1) if calibration else 1
-
-
-def expected_deviation(task: Task, calibration: Calibration, degree: int) -> float:
-    """Return by which share calibration saw kernels of a task's kind slowed at a degree, between 0 and the bound."""
-    if degree == 1:
-        return 0.0
-    kind = bound_of(task, calibration)
-    seen = [one.deviation for one in calibration.points if (one.kind, one.degree) == (kind, degree)]
-    return min(max(0.0, *seen), BOUND) if seen else BOUND

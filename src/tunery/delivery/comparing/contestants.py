@@ -108,37 +108,8 @@ def _rest() -> None:
         time.sleep(_LOOK_S)
 
 
-class CompiledContestant(Contestant):
-    """A network compiled by a dialect."""
-
-    def __init__(
-        self,
-        blob: BlobDigest,
-        threads: int,
-        inputs: list[TensorSpec],
-        ranges: dict[str, InputRange],
-        *,
-        seed: int,
-        blobs: Blobs,
-        given: BlobDigest = "",
-    ) -> None:
-        from tunery.delivery.files.loading import load_compiled
-
-        super().__init__(inputs, ranges, seed, blobs.get(given) if given else None)
-        path = blobs.get(blob)
-        vouch(path)
-        self._network = load_compiled(path, threads)
-
-    def _run(self) -> Sequence[Array]:
-        return self._network(*self._arrays)
-
-    def profile(self) -> dict[str, float]:
-        """Return the seconds that kernels take in one execution, by workload."""
-        return dict(self._network.profile(self._arrays))
-
-
-class OnnxRuntimeContestant(Contestant):
-    """ONNX Runtime on the CPU, with all its optimisations."""
+class FileContestant(Contestant):
+    """A network in a file."""
 
     def __init__(
         self,
@@ -152,8 +123,36 @@ class OnnxRuntimeContestant(Contestant):
         given: BlobDigest = "",
     ) -> None:
         self._path, self._threads = blobs.get(blob), threads
-        self._session = self._opened()
+        self._open()
         super().__init__(inputs, ranges, seed, blobs.get(given) if given else None)
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Load it."""
+
+
+class CompiledContestant(FileContestant):
+    """A network compiled by a dialect."""
+
+    def _open(self) -> None:
+        from tunery.delivery.files.loading import load_compiled
+
+        vouch(self._path)
+        self._network = load_compiled(self._path, self._threads)
+
+    def _run(self) -> Sequence[Array]:
+        return self._network(*self._arrays)
+
+    def profile(self) -> dict[str, float]:
+        """Return the seconds that kernels take in one execution, by workload."""
+        return dict(self._network.profile(self._arrays))
+
+
+class OnnxRuntimeContestant(FileContestant):
+    """ONNX Runtime on the CPU, with all its optimisations."""
+
+    def _open(self) -> None:
+        self._session = self._opened()
 
     def _opened(self, model: str | bytes = b"", *, optimised: bool = True) -> Any:
         import onnxruntime
