@@ -244,10 +244,10 @@ def test_a_compiled_network_was_checked_and_onnx_runtime_runs_one_that_is_wrong(
     assert report.max_abs_error < 1e-4
     assert not report.elsewhere
 
-    def other_inputs(runtime: Runtime, service: str, path: Path, network: Network) -> str:
+    def other_inputs(runtime: Runtime, service: str, path: Path, network: Network, **more: int) -> str:
         monkeypatch.setattr(bench, "SEED", len(service))
         unfinished.extend(path.name for path in tmp_path.iterdir() if path.name.startswith("."))
-        return start(runtime, service, path, network)
+        return start(runtime, service, path, network, **more)
 
     start, unfinished = bench._start, list[str]()
     monkeypatch.setattr(bench, "_start", other_inputs)
