@@ -1,7 +1,6 @@
 """Settings for all tests: a loaded machine may make a test slow, but must not make it fail."""
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,14 +98,6 @@ def _all_cores() -> Iterator[None]:
     yield
     if os.sched_getaffinity(0) != before:
         bring_back(tuple(before))
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_zygote() -> Iterator[None]:
-    """No test takes over what a command of an earlier one started ahead: that is in its directory."""
-    yield
-    if ahead := sys.modules.get("tunery.engines.local.nursery"):
-        ahead.end()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,9 @@ from tunery.domain import Measurement, Outcome, Task
 
 
 class Rogue:
+    def surroundings(self, name: str) -> str:
+        return f"{os.environ.get(name)} in {Path.cwd()}"
+
     def pid(self) -> int:
         return os.getpid()
 

@@ -47,8 +47,24 @@ def test_an_engine_takes_over_what_was_started_for_it() -> None:
         assert parent(engine, bare) != zygote.pid
         assert ask(engine, worker, "loaded", "colorsys")
         assert not ask(engine, bare, "loaded", "colorsys")
-    assert not psutil.pid_exists(zygote.pid)
-    assert ahead.take(PRELOAD) is None
+    assert not psutil.Process(zygote.pid).children()
+
+
+def test_a_closed_engine_leaves_its_zygote_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead.end()
+    with LocalEngine() as engine:
+        first = parent(engine, engine.start(ROGUE))
+    monkeypatch.setenv("TUNERY_TEST_SEEN", "now")
+    monkeypatch.chdir(tmp_path)
+    with LocalEngine() as engine:
+        worker = engine.start(ROGUE)
+        assert parent(engine, worker) == first
+        assert ask(engine, worker, "surroundings", "TUNERY_TEST_SEEN") == f"now in {tmp_path}"
+        used_s, all_s = engine.own_cpu_s(), psutil.Process(first).cpu_times().user
+        assert used_s < all_s, "what it used before is the earlier engine's"
+    monkeypatch.syspath_prepend(tmp_path)
+    with LocalEngine() as engine:
+        assert parent(engine, engine.start(ROGUE)) != first, "modules are looked for elsewhere"
 
 
 def test_one_that_has_died_meanwhile_is_replaced() -> None:

@@ -18,6 +18,7 @@ from tunery._errors import CrashError, DeadlineError, DialectError, EngineError,
 from tunery.dialects import get_dialect
 from tunery.domain import Environment
 from tunery.engines import LocalEngine, Role, WorkerSpec
+from tunery.engines.local import nursery as ahead
 from tunery.engines.local._record import Process
 
 PROBE = WorkerSpec(Role.BUILDER, "tunery.testing.engine_probe:Probe")
@@ -395,7 +396,8 @@ def test_a_callback_may_use_and_close_the_engine() -> None:
         engine.start(ROGUE)
 
 
-def test_close_leaves_nothing(tmp_path: Path) -> None:
+def test_close_leaves_nothing_but_what_waits_for_the_next(tmp_path: Path) -> None:
+    ahead.end()
     before, files = descendants(), len(list(Path("/proc/self/fd").iterdir()))
     with LocalEngine() as engine:
         workers = [engine.start(ROGUE) for _ in range(2)]
@@ -405,6 +407,8 @@ def test_close_leaves_nothing(tmp_path: Path) -> None:
         logs = engine.logs
         assert len(descendants() - before) >= 4
     assert isinstance(call.exception(0), CrashError)
+    assert len(descendants() - before) == 1
+    ahead.end()
     assert descendants() == before
     assert isinstance(escaped, int)
     assert gone(escaped)

@@ -20,6 +20,7 @@ from tunery.costmodels import BoostedModel, Dataset, FeatureRows, registry
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.domain.request import Progress, Request, TuneReport
+from tunery.engines.local import nursery
 from tunery.runtime.runtime import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store
@@ -103,6 +104,7 @@ def task_named(report: TuneReport, name: str) -> Task:
 
 def os_core_s() -> float:
     """CPU seconds of this process and of all its children that have ended, by the operating system."""
+    nursery.end()  # a zygote that waits for the next engine is not counted before it ends
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -120,7 +120,7 @@ def test_where_this_host_is_not_to_build_others_do_as_soon_as_there_are_any(
 ) -> None:
     monkeypatch.setenv("TUNERY_BUILD_HERE", "off")
     with runtimes() as made:
-        report = run_in(tmp_path, "fake:only?tasks=2&build_s=0.1", "60trials")
+        report = run_in(tmp_path, "fake:only?tasks=2&build_s=0.4", "60trials")
     assert report.job.state is JobState.DONE
     spans = [span for span in made[0].dispatch.spans if span.kind == "build"]
     there = [span.start_s for span in spans if span.worker.startswith(FAR)]

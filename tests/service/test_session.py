@@ -15,6 +15,7 @@ import pytest
 from tunery.delivery.files.loading import load_compiled
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import MODEL_CHANGED, CompileOptions, Progress, Request
+from tunery.engines.local import nursery
 from tunery.reports.data import compile_report
 from tunery.reports.job import COMPILED
 from tunery.runtime.importing import stamp_of
@@ -31,6 +32,7 @@ def children() -> set[int]:
 
 @pytest.mark.jobs
 def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
+    nursery.end()
     before = children()
     request = Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=Budget.parse("8trials"))
     with Session(str(tmp_path / "store.db")) as session:
@@ -42,6 +44,7 @@ def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
         report, _ = session.compile(request, tmp_path / "demo.tunery")
         assert all(key is not None for _, key in report.coverage.values())
         assert children() - before == started, "no verb starts an engine of its own"
+    nursery.end()
     assert children() <= before
 
 
@@ -99,6 +102,7 @@ def test_a_verb_that_is_cancelled_while_importing_ends_at_once_and_the_session_g
             session.tune(slow, lambda _: None if session.cancel() else pytest.fail("importing is no work"))
         assert not session.cancel()
         assert session.tune(quick).job.state is JobState.DONE
+    nursery.end()
     assert children() <= before
 
 

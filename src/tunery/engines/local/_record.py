@@ -65,7 +65,7 @@ class LocalWorker(Worker):
     reason: TuneryError | None = None
     limit: float = math.inf
 
-    def begin(self, blobs: dict[str, Any] | None) -> dict[str, Any]:
+    def begin(self, blobs: dict[str, Any] | None, variables: dict[str, str | None]) -> dict[str, Any]:
         environment = self.spec.environment
         return {
             "do": "begin", "service": self.spec.service, "settings": list(self.setting_names),
@@ -73,7 +73,7 @@ class LocalWorker(Worker):
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
             "confined": self.spec.confined,
             "thread_variables": list(environment.thread_variables), "log": str(self.log), "blobs": blobs,
-            "path": None if environment.python else sys.path,
+            "path": None if environment.python else sys.path, "variables": variables, "directory": str(Path.cwd()),
         }  # fmt: skip
 
     def keep_place(self) -> None:

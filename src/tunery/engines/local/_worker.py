@@ -100,6 +100,13 @@ def _settle(header: dict[str, Any]) -> None:
     """Take the place that the spec gives: import path, thread counts, processors and priority."""
     if header["path"] is not None:
         sys.path[:] = header["path"]
+    for name, value in header["variables"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    with contextlib.suppress(OSError):  # removed meanwhile
+        os.chdir(header["directory"])
     os.environ |= dict.fromkeys((*_THREAD_VARIABLES, *header["thread_variables"]), str(header["threads"]))
     os.sched_setaffinity(0, header["cores"])
     if header["nice"]:

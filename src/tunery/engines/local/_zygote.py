@@ -1,8 +1,9 @@
 """The process that workers are forked from: it imports what they all need, runs nothing, and outlives none of them. It
-is told over a packet socket to fork (`{"fork": key}` with the worker's end of its channel) and answers with events:
-`up` once; `forked` with a process id and a pidfd, or `refused`; `exit` for every process it reaps, the worker itself
-(`leader`) and what the worker left behind. End of file on the socket, or the death of the thread that started it, ends
-all descendants and then the zygote."""
+is told over a packet socket to fork (`{"fork": key}` with the worker's end of its channel) or to end all workers
+(`{"rest": true}`), and answers with events: `up` once; `forked` with a process id and a pidfd, or `refused`; `exit` for
+every process it reaps, the worker itself (`leader`) and what the worker left behind; `resting` when it has no workers
+any more. End of file on the socket, or the death of the thread that started it, ends all descendants and then the
+zygote."""
 
 import contextlib
 import gc
@@ -66,6 +67,7 @@ class _Zygote:
                     self._reap()
                 if self.control in ready and not self._serve(selector):
                     break
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._end_all()
 
     def _terminate(self, *_: object) -> None:
@@ -79,7 +81,13 @@ class _Zygote:
             return False
         if not data:
             return False
-        worker = json.loads(data)["fork"]
+        request = json.loads(data)
+        if "rest" in request:
+            self._end_all()
+            self.workers.clear()
+            self._tell({"event": "resting", "worker": ""})
+            return True
+        worker = request["fork"]
         channel = socket.socket(fileno=fds[0])
         try:
             pid = os.fork()
@@ -155,7 +163,6 @@ class _Zygote:
 
     def _end_all(self) -> None:
         """End every descendant; those whose parent ended before them are our children by now."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         me = psutil.Process()
         while children := me.children(recursive=True):
             for child in children:

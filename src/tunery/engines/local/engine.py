@@ -29,9 +29,9 @@ from tunery.engines._base import OnUsage, WorkerSpec
 from tunery.engines._loop import Channel, FrameError, FrameReader, seconds_of
 from tunery.engines._payload import Signatures, error_from_data
 from tunery.engines._table import Call, TableEngine
-from tunery.engines.local._process import bare_cpu_s, cpu_s, is_stopped, kill_group
+from tunery.engines.local._process import cpu_s, is_stopped, kill_group
 from tunery.engines.local._record import LocalWorker, Process, WorkerState, describe_exit, quote_log, ran_out
-from tunery.engines.local.nursery import Nursery, take
+from tunery.engines.local.nursery import Nursery, leave, take
 
 REAP_S = 10.0
 """How long a killed process may take to vanish before its call is answered anyway (a driver that does not let go)."""
@@ -44,7 +44,8 @@ _LEAST_DESCRIPTORS = 128
 class LocalEngine(TableEngine[LocalWorker]):
     """Workers as processes of this machine, forked from a zygote and killed from outside when they do not answer.
 
-    There is a zygote for each environment of workers; what it preloads costs a fresh worker milliseconds.
+    There is a zygote for each environment of workers; what it preloads costs a fresh worker milliseconds. One that is
+    closed leaves its zygotes for a minute to the next one of the process.
     Each worker prints to its own log in `logs`, and all share `blobs`; the default of both is a directory that ends
     with the engine. A process that is not ready after `startup_s` seconds is given up. `on_usage` hears what each call
     used. Linux only.
@@ -133,7 +134,7 @@ class LocalEngine(TableEngine[LocalWorker]):
 
     @override
     def own_cpu_s(self) -> float:
-        return sum(bare_cpu_s(nursery.pid) for nursery in list(self._nurseries.values()))
+        return sum(nursery.cpu_s for nursery in list(self._nurseries.values()))
 
     @override
     def obstacle(self) -> str:
@@ -222,7 +223,7 @@ class LocalEngine(TableEngine[LocalWorker]):
         )  # fmt: skip
         worker.state, worker.reason = WorkerState.STARTING, None
         worker.limit = time.monotonic() + self._startup_s * (_FORK_SHARE if nursery.up else 1)
-        process.channel.send(worker.begin(self._blob_place), worker.settings)
+        process.channel.send(worker.begin(self._blob_place, nursery.changed()), worker.settings)
 
     def _fork(self, environment: Environment, key: str, channel: socket.socket) -> Nursery:
         nursery = self._nursery(environment)
@@ -238,7 +239,7 @@ class LocalEngine(TableEngine[LocalWorker]):
         key = environment.key
         nursery = self._nurseries.get(key)
         if nursery is None:
-            nursery = take(environment) or Nursery(environment, self.logs / f"zygote-{key}.log")
+            nursery = take(environment) or Nursery(environment)
             self._nurseries[key] = nursery
             self._loop.watch(nursery.control.fileno(), EVENT_READ, lambda _: self._on_nursery(key, nursery))
         return nursery
@@ -352,6 +353,11 @@ class LocalEngine(TableEngine[LocalWorker]):
             return
         messages, there = nursery.read()
         for message, pidfd in messages:
+            if message["event"] == "resting":
+                del self._nurseries[key]
+                self._loop.watch(nursery.control.fileno(), 0, lambda _: None)
+                leave(key, nursery)
+                return
             name = message["worker"]
             worker = self._workers.get(name.partition("#")[0])
             process = worker.process if worker is not None else None
@@ -411,8 +417,11 @@ class LocalEngine(TableEngine[LocalWorker]):
         for worker in self._every():
             self._end(worker, CrashError(f"{worker.name} was ended: the engine was closed", exitcode=-9))
             self._fail_waiting(worker, partial(self._unanswered, worker))
-        for nursery in self._nurseries.values():
-            nursery.end()
+        for key, nursery in list(self._nurseries.items()):
+            try:
+                nursery.rest()
+            except OSError:  # somebody has ended it
+                self._without(key, nursery)
 
 
 def _seen_cpu_s(process: Process) -> float:
