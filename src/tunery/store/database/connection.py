@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -50,7 +50,11 @@ def is_lost(error: DBAPIError | sqlite3.Error) -> bool:
     return error.connection_invalidated or unnamed or (state or "").startswith(_LOST)
 
 
-def translate(error: DBAPIError | sqlite3.Error, place: str) -> StoreError:
+def translate(error: DBAPIError | sqlite3.Error | OSError, place: str) -> StoreError:
+    if isinstance(error, OSError):
+        return StoreError(
+            f"{place} cannot be opened ({error.strerror}); make its folder writable, or name another store"
+        )
     cause = error.orig if isinstance(error, DBAPIError) else error
     line = str(cause).strip().partition("\n")[0]
     code = getattr(cause, "sqlite_errorname", "")
@@ -104,7 +108,12 @@ class Database:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         self.place = shown(url)
         self.address = url
-        self._file = StoreFile(self.path) if self.path and copy is None else None
+        self._file: StoreFile | None = None
+        if self.path and copy is None:
+            try:
+                self._file = StoreFile(self.path)
+            except (OSError, sqlite3.Error) as error:
+                raise translate(error, self.place) from error
         if self.path is None:
             self._engine = _connect_postgresql(url)
         elif self._file is not None:
@@ -120,16 +129,11 @@ class Database:
         self._one_reader = self._one_writer if copy is not None else nullcontext()
         self._closing = threading.Event()
         self._limits = _Limits()
-        self._patience_s = 0.0  # until the store is open
+        self._patience_s, self._has_written = 0.0, False  # until the store is open
 
     def hold(self) -> None:
-        """Say that the database is open: from here on its server is waited for, and its file must stay what it is."""
-        if self._file is not None:
-            try:
-                self._file.hold()
-            except sqlite3.Error as error:
-                raise translate(error, self.place) from error
-        self._patience_s = math.inf
+        """Say that the database is open: from here on its server is waited for."""
+        self._patience_s, self._has_written = math.inf, False
 
     @property
     def url(self) -> str:
@@ -187,8 +191,8 @@ class Database:
             except DBAPIError as error:
                 if number is None or not is_lost(error) or not self._was_committed(number):
                     raise
-            if why := self.moved():
-                raise self._rescued(why, None)
+            self._has_written = True
+            self.check_file()
             return result
 
     def moved(self) -> str:
@@ -200,13 +204,16 @@ class Database:
 
     def _rescued(self, why: str, work: Callable[[Connection], object] | None) -> StoreError:
         assert self._file is not None
-        try:
-            kept = self._file.rescue()
+
+        def write(kept: Path) -> None:
             if work is not None:
                 engine = _sqlite("sqlite:///file", creator=lambda: sqlite3.connect(kept))
-                with engine.begin() as connection:
+                with closing(engine.connect()) as connection, connection.begin():
                     work(connection)
                 engine.dispose()
+
+        try:
+            kept = self._file.rescue(write)
         except (OSError, sqlite3.Error, DBAPIError) as error:
             return StoreError(f"{why}, and what it held cannot be kept ({error}); end this command before you go on")
         return StoreError(
@@ -275,9 +282,14 @@ class Database:
 
     def close(self) -> None:
         self._closing.set()
-        self._engine.dispose()
-        if self._file is not None:
-            self._file.close()
+        if self._file is None:
+            self._engine.dispose()
+            return
+        try:
+            if self._has_written and self._file.rescued is None:
+                self.check_file()
+        finally:
+            self._file.close(self._engine.dispose)
 
     def __enter__(self) -> Self:
         return self

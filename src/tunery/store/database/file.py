@@ -2,24 +2,31 @@
 
 import ctypes
 import errno
+import fcntl
+import logging
 import os
 import shutil
 import sqlite3
 import stat
+import struct
+import sys
 import tempfile
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, OperationalError
 
 from tunery._errors import StoreError
-from tunery._locks import make_private
-from tunery._settings import store_place
+from tunery._locks import make_private, open_lock
+from tunery._settings import cache_directory, store_place
 
 VARIABLE = "TUNERY_STORE"
 
@@ -82,38 +89,150 @@ _LOG = ("-wal", "-shm")
 _ATTEMPTS, _PAUSE_S = 20, 0.1
 
 _Identity = tuple[int, int] | None
+_GET_GENERATION = 0x80087601  # FS_IOC_GETVERSION: a file that gets the number of a deleted one has another
+_CLOSE_S = 1.0
+_OUT_OF_ROOM = (OSError, sqlite3.OperationalError, OperationalError)
+_log = logging.getLogger(__name__)
 
 
 class MovedError(StoreError):
     """The file that is at a store's path is not the one that was opened."""
 
 
+class _Inode:
+    """A file of which this process has stores open, which it shares with all that have, by whatever name; who is
+    `alone` has it to himself. One for all stores of a process: closing a descriptor lets go of SQLite's locks."""
+
+    _all: ClassVar[dict[_Identity, "_Inode"]] = {}
+    _guard = threading.Lock()
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor, self._users = os.open(path, os.O_RDWR | os.O_CLOEXEC), 0
+        found, self.generation = os.fstat(self._descriptor), 0
+        self._key = found.st_dev, found.st_ino
+        with suppress(OSError):
+            self.generation = int.from_bytes(fcntl.ioctl(self._descriptor, _GET_GENERATION, bytes(8)), sys.byteorder)
+        self._is_sole = self._lock(fcntl.F_WRLCK)
+        if not self._is_sole:
+            _wait_for(partial(self._lock, fcntl.F_RDLCK), path)
+
+    @classmethod
+    def of(cls, path: Path) -> "_Inode":
+        with cls._guard:
+            inode = cls._all.get(_identity(str(path))) or cls(path)
+            cls._all[inode._key] = inode
+            inode._users += 1
+            return inode
+
+    @property
+    def alone(self) -> bool:
+        return self._is_sole and self._users == 1
+
+    def share(self) -> None:
+        self._is_sole = not self._lock(fcntl.F_RDLCK)
+
+    def leave(self) -> None:
+        with self._guard:
+            self._users -= 1
+            if not self._users:
+                del self._all[self._key]
+                self._lock(fcntl.F_UNLCK)  # processes that were forked from this one have the descriptor as well
+                os.close(self._descriptor)
+
+    def _lock(self, kind: int) -> bool:
+        far = 1 << 62  # from the bytes that SQLite locks
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, far, 1, 0))
+        except BlockingIOError:
+            return False
+        return True
+
+
 class StoreFile:
-    """An open store's file. What is written once it was deleted or replaced would be in no file, so a transaction asks
+    """An open store's file. SQLite finds a log by its name, and would take that of a file that was moved away for that
+    of the file that is there now: a note in `STORE-lock`, which whoever opens or closes the store holds meanwhile, says
+    whose the log is. What is written once the file was deleted or replaced would be in no file, so a transaction asks
     `moved` before and after it. What the file held is still there for who has it open: `rescue` copies that."""
 
     def __init__(self, path: Path) -> None:
         prepare(path)
         self.path = path.resolve()
-        self._identity: tuple[_Identity, ...] = (_identity(str(self.path)),)
-        self._keeper: sqlite3.Connection | None = None
-        self._rescued: Path | None = None
+        self.rescued: Path | None = None
         self._lock = threading.Lock()
+        with self._alone() as note:
+            self._identity: tuple[_Identity, ...] = (_identity(str(self.path)),)
+            self._inode = _Inode.of(self.path)
+            try:
+                self._take_log(note)
+                self._keeper = self._open()
+            except BaseException:
+                self._inode.leave()
+                raise
+            self._identity += tuple(_identity(f"{self.path}{suffix}") for suffix in _LOG)
+            os.ftruncate(note, 0)
+            os.pwrite(note, self._owner(note).encode(), 0)
+            self._inode.share()
+
+    def _owner(self, note: int) -> str:
+        """Return whose the log is that is there now, and which; the note itself may be a copy."""
+        log = _identity(f"{self.path}-wal")
+        return f"{self._identity[0]} {self._inode.generation}; {log} {os.fstat(note).st_ino}" if log else ""
+
+    def _take_log(self, note: int) -> None:
+        """Set the log of another file aside; one that the note does not know may have been copied with its file."""
+        noted, now = os.pread(note, 200, 0).decode(errors="replace"), self._owner(note)
+        if now and noted == now:
+            return
+        if not self._inode.alone:
+            raise StoreError(
+                f"{self.path} is in use under another name, or its log was deleted: end the commands that use it first"
+            )
+        if now and noted.partition(";")[2] == now.partition(";")[2]:
+            aside = self._aside(_identity(f"{self.path}-wal"))
+            Path(f"{self.path}-wal").rename(aside)
+            Path(f"{self.path}-shm").unlink(missing_ok=True)
+            _log.warning("the log of another file was beside the store %s, and is %s now: it completes that file, "
+                         "beside it and with its name and -wal", self.path, aside)  # fmt: skip
+
+    def _aside(self, log: _Identity) -> Path:
+        return self.path.with_name(f"{self.path.name}.rescued-{log[1] if log else 0}-wal")
+
+    @contextmanager
+    def _alone(self, patience_s: float = BUSY_S) -> Iterator[int]:
+        """Let nobody else open or close the store in the block, which gets the descriptor of the note."""
+        path = Path(f"{self.path}-lock")
+        while True:
+            note = open_lock(path)
+            try:
+                _wait_for(partial(_locked, note), self.path, patience_s)
+                found = os.fstat(note)
+                if _identity(str(path)) == (found.st_dev, found.st_ino):
+                    yield note
+                    return
+            finally:
+                os.close(note)
 
     def connect(self) -> sqlite3.Connection:
         """Return a new connection with a write-ahead log; it makes no file."""
+        with self._alone():
+            return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        if why := self.moved():
+            raise MovedError(why)
         uri = f"{self.path.as_uri()}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, check_same_thread=False)
-        if why := self.moved():
+        try:
+            _use_wal(connection)
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # which opens the log
+            why = self.moved()
+        except BaseException:
+            connection.close()
+            raise
+        if why:
             connection.close()
             raise MovedError(why)
-        _use_wal(connection)
         return connection
-
-    def hold(self) -> None:
-        self._keeper = self.connect()
-        self._keeper.execute("SELECT count(*) FROM sqlite_master").fetchone()  # which opens the log
-        self._identity += tuple(_identity(f"{self.path}{suffix}") for suffix in _LOG)
 
     def moved(self) -> str:
         """Return what has become of the file since it was opened, "" where nothing has; takes three microseconds."""
@@ -127,29 +246,55 @@ class StoreFile:
                 return f"the store {self.path}{suffix} was {done} while it was in use"
         return ""
 
-    def rescue(self) -> Path:
-        """Return a file beside the store with all that it held, made once; the store's log is no other file's."""
+    def rescue(self, write: Callable[[Path], None]) -> Path:
+        """Have `write` add to a file with all that the store held, and return it: made once, beside the store, or else
+        where there is room; the store's log is no other file's."""
         with self._lock:
-            if self._rescued is None:
-                assert self._keeper is not None
-                folder = self.path.parent if self.path.parent.is_dir() else None
-                handle, name = tempfile.mkstemp(prefix=f"{self.path.name}.rescued-", dir=folder)
-                os.close(handle)
-                with closing(sqlite3.connect(name)) as copy:
-                    self._keeper.backup(copy)
-                    copy.execute("PRAGMA journal_mode=DELETE")
-                self._rescued = Path(name)
-                for suffix, mine in zip(_LOG, self._identity[1:], strict=True):
-                    with suppress(OSError):  # whoever opens the file that is there now would replay our log into it
-                        if _identity(f"{self.path}{suffix}") == mine:
-                            Path(f"{self.path}{suffix}").unlink()
-                # Never closed: the last connection that is closed deletes the log by its name, and that is another's.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._keeper))
-            return self._rescued
+            if self.rescued is not None:
+                write(self.rescued)
+                return self.rescued
+            # Never closed: the last connection that is closed deletes the log by its name, and that is another's.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._keeper))
+            folders = [self.path.parent, Path(tempfile.gettempdir()), Path("/dev/shm"), cache_directory()]  # noqa: S108
+            for folder in folders:
+                with suppress(*(_OUT_OF_ROOM if folder is not folders[-1] else ())):
+                    self._rescue_to(folder, write)
+                    break
+            assert self.rescued is not None
+            with suppress(OSError, StoreError), self._alone(_CLOSE_S):  # whoever opens the file that is there now would
+                self._aside(self._identity[1]).unlink(missing_ok=True)  # have to set our log aside
+                for suffix, ours in zip(_LOG, self._identity[1:], strict=True):
+                    if _identity(f"{self.path}{suffix}") == ours:
+                        Path(f"{self.path}{suffix}").unlink()
+            return self.rescued
 
-    def close(self) -> None:
-        if self._keeper is not None and self._rescued is None:
-            self._keeper.close()
+    def _rescue_to(self, folder: Path, write: Callable[[Path], None]) -> None:
+        handle, name = tempfile.mkstemp(prefix=f"{self.path.name}.rescued-", dir=folder)
+        os.close(handle)
+        try:
+            with closing(sqlite3.connect(name)) as copy:
+                self._keeper.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")
+            self.rescued = Path(name)
+            write(self.rescued)
+        except _OUT_OF_ROOM:
+            self.rescued = None
+            for suffix in ("", "-journal"):
+                Path(f"{name}{suffix}").unlink(missing_ok=True)
+            raise
+
+    def close(self, dispose: Callable[[], None]) -> None:
+        """Close the file's last connection, after `dispose` has closed the others."""
+        with ExitStack() as stack:
+            with suppress(OSError, StoreError):
+                stack.enter_context(self._alone(_CLOSE_S))
+            dispose()
+            if self.rescued is None:
+                self._keeper.close()
+                self._inode.leave()
+            if _identity(f"{self.path}-wal") is None:
+                with suppress(OSError):
+                    Path(f"{self.path}-lock").unlink()
 
 
 def read_into_memory(path: Path) -> sqlite3.Connection:
@@ -216,7 +361,10 @@ def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(there, os.W_OK) and keep:
             raise StoreError(f"{path} cannot be written; change its permissions or name another store with {VARIABLE}")
-        kind = file_system(path.parent)
+        mounts = _mounts()
+        if path.resolve() in mounts:
+            raise StoreError(f"{path} is mounted alone, without the log that lies beside it; mount its folder instead")
+        kind = _file_system(path.parent, mounts)
         if kind in _NETWORK_FILE_SYSTEMS:
             raise StoreError(
                 f"{path} is on a network file system ({kind}), where SQLite loses data; "
@@ -252,9 +400,16 @@ def check_plain(path: Path) -> None:
 
 
 def file_system(directory: Path) -> str:
+    return _file_system(directory, _mounts())
+
+
+def _mounts() -> dict[Path, str]:
+    return {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+
+
+def _file_system(directory: Path, mounts: Mapping[Path, str]) -> str:
     directory = directory.resolve()
-    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
-    return next((str(mounts[folder]) for folder in (directory, *directory.parents) if folder in mounts), "")
+    return next((mounts[folder] for folder in (directory, *directory.parents) if folder in mounts), "")
 
 
 def _identity(path: str) -> _Identity:
@@ -263,6 +418,22 @@ def _identity(path: str) -> _Identity:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for(done: Callable[[], bool], path: Path, patience_s: float = BUSY_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise StoreError(f"another process keeps {path} locked; wait for it or end it, then try again")
+        time.sleep(0.01)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
