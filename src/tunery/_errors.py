@@ -113,7 +113,12 @@ class CrashError(EngineError):
 
 
 class LostWorkerError(CrashError):
-    """The worker's host went away during the call, which says nothing of the call: make it again."""
+    """The worker's host went away during the call, which says nothing of the call: make it again, unless it went
+    `for_good`."""
+
+    def __init__(self, message: str, *, for_good: bool = False) -> None:
+        super().__init__(message)
+        self.for_good = for_good
 
 
 class FullHostError(LostWorkerError):

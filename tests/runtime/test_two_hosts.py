@@ -54,6 +54,19 @@ pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0
 FAR = "far"
 
+# An agent that has its own idea of how long all that is measured takes.
+LYING = """
+import re, sys
+from pathlib import Path
+from tunery.engines.remote import agent
+
+send = agent.LocalAgent._send
+agent.LocalAgent._send = lambda self, header, body=b"": send(
+    self, header, re.sub(rb'"samples_s": ?\\[[^]]+', b'"samples_s":[' + sys.argv[2].encode(), body)
+)
+sys.exit(agent.serve_stdio(Path(sys.argv[1])))
+"""
+
 
 def agent(directory: Path) -> str:
     """Return the command of an agent with directories of its own."""
@@ -271,6 +284,16 @@ def test_a_job_ends_where_its_host_has_no_room_for_long_and_keeps_what_was_measu
     assert len(raced(tmp_path)) >= 10
     with open_store(asked.store) as store:
         assert [job.state for job in store.jobs()] == [JobState.STOPPED], "it can go on"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("latency_s", ["1e-9", "-1.0", "NaN", "Infinity"])
+def test_a_job_ends_at_once_where_its_host_tells_times_that_no_processor_needs(latency_s: str, tmp_path: Path) -> None:
+    add_host(FAR, f"{shlex.join([sys.executable, '-c', LYING, str(tmp_path / 'far'), latency_s])} agent --stdio")
+    asked = replace(request_in(tmp_path, "fake:there?tasks=2", "40trials"), on=FAR)
+    with pytest.raises(GoneDeviceError, match="look at its clock"):
+        tune(asked)
+    assert not raced(tmp_path)
 
 
 def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) -> None:

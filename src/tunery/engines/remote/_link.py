@@ -145,7 +145,7 @@ class HostLink(TableEngine[RemoteWorker]):
         """Act on a frame."""
 
     def _lost(self, what: str = "") -> LostWorkerError:
-        return LostWorkerError(f"{what}host {self.name} is away: {self._trouble}")
+        return LostWorkerError(f"{what}host {self.name} is away: {self._trouble}", for_good=self._hopeless)
 
     def _lost_during(self, worker: RemoteWorker, call: Call) -> LostWorkerError:
         return self._lost(f"{worker.name} was lost during {call.method}: ")

@@ -165,7 +165,7 @@ class HostDevice:
             try:
                 let_go = await asyncio.wrap_future(self._engine.hold_device(self._host))
             except LostWorkerError as error:
-                if self._now() > end_s or self._host not in self._engine.hosts:
+                if error.for_good or self._now() > end_s or self._host not in self._engine.hosts:
                     raise self.gone(error) from error
                 await asyncio.sleep(_LOOK_S)
             else:
@@ -183,7 +183,8 @@ class HostDevice:
         await asyncio.sleep(_FULL_LOOK_S)
 
     def gone(self, error: LostWorkerError) -> GoneDeviceError:
+        how_long = "" if error.for_good else f" for {_AWAY_S / 60:.0f} min"
         return GoneDeviceError(
-            f"nothing could be measured on host {self._host} for {_AWAY_S / 60:.0f} min: {error}; what was measured is "
-            f"kept: see `tunery hosts check {self._host}`, then start the same job again"
+            f"nothing could be measured on host {self._host}{how_long}: {error}; what was measured is kept: see "
+            f"`tunery hosts check {self._host}`, then start the same job again"
         )

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from tunery.domain import Artifact, Calibration, Measurement, Mode, Outcome, Task
+from tunery.domain import Artifact, Calibration, Candidate, Measurement, Mode, Outcome, Task
 from tunery.engines import Role
 from tunery.measuring.calibration import starting_degree
 from tunery.measuring.degree import Degree
@@ -53,7 +53,7 @@ class MeasurementConcurrency:
 
 
 AUDIT = "audit"
-"""The stage to which what is timed again alone is charged, and the mark in its record's context: it is no trial."""
+"""The stage to which what is timed again is charged, and the mark in its record's context: it is no trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +150,31 @@ class Races:
                 )
                 measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
                 measurement = replace(marked(measurement, foreign), build_s=one.build.wall_s)
-                bills = self._bills(payer, one, measurement, grant.split(), first=one.candidate.key not in again)
-                await self._record(payer, one.candidate, measurement, bills)
+                if one.candidate.key in again:
+                    await self._keep_again(payer, one.candidate, measurement, grant)
+                else:
+                    bills = self._bills(payer, one, measurement, grant.split())
+                    await self._record(payer, one.candidate, measurement, bills)
                 raced.append(_Raced(one, measurement, started, loop.time()))
 
     def _bills(
-        self, payer: Context, one: BuiltCandidate, measurement: Measurement, race: Reservation, *, first: bool
+        self, payer: Context, one: BuiltCandidate, measurement: Measurement, race: Reservation
     ) -> list[PricedCharge]:
         outcome, key = measurement.outcome, self._task.key
         helped = self._state.helps(outcome, measurement.latency_s)
-        bills = [payer.bill(key, "measure", outcome.value, race, device=True, helped=helped)]
-        if first:
-            payer.account.settle_deferred([one.candidate])
-            bills.append(payer.bill(key, "build", outcome.value, one.build, helped=helped))
-        return bills
+        payer.account.settle_deferred([one.candidate])
+        return [
+            payer.bill(key, "measure", outcome.value, race, device=True, helped=helped),
+            payer.bill(key, "build", outcome.value, one.build, helped=helped),
+        ]
+
+    async def _keep_again(
+        self, payer: Context, candidate: Candidate, measurement: Measurement, grant: Reservation
+    ) -> Measurement:
+        measurement = replace(measurement, context={**measurement.context, AUDIT: True})
+        cost = payer.bill(self._task.key, AUDIT, "", grant.split(), device=True)
+        await self._correct(payer, candidate, measurement, [cost])
+        return measurement
 
     async def _audit(self, payer: Context, raced: Sequence[_Raced], reference: Artifact) -> dict[str, Outcome]:
         """Race some candidates again, alone: what that shows decides how the next batch is measured."""
@@ -176,9 +187,7 @@ class Races:
         async with stage(payer, self._task, "measure", Role.MEASURER, len(chosen)) as grant:
             for entrant, shared in chosen:
                 alone = marked(await self.race(payer, grant.worker, entrant, reference), payer.runtime.foreign)
-                alone = replace(alone, context={**alone.context, AUDIT: True})
-                cost = payer.bill(self._task.key, AUDIT, "", grant.split(), device=True)
-                await self._correct(payer, entrant[0], alone, [cost])
+                alone = await self._keep_again(payer, entrant[0], alone, grant)
                 last[entrant[0].key] = alone.outcome
                 if not alone.context.get("contaminated"):
                     pairs.append((shared, alone))
