@@ -357,6 +357,17 @@ def test_a_time_that_no_processor_needs_is_not_believed(flop: float, latency_s: 
 
 
 @pytest.mark.attack
+def test_reading_takes_time_where_all_is_read() -> None:
+    task = task_of(0.0)
+    table = TensorSpec("x", (1 << 20,), "float32")
+    sums = replace(task.workload, arguments=(table, *task.workload.arguments))
+    told = Measurement(Outcome.OK, (1e-6,))
+    check_told(told, replace(task, workload=sums))  # some numbers may only be looked up
+    with pytest.raises(HostError, match="at least"):
+        check_told(told, replace(task, workload=replace(sums, flop=float(1 << 20))))
+
+
+@pytest.mark.attack
 @pytest.mark.jobs
 def test_a_host_that_tells_what_cannot_be_is_given_up(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
