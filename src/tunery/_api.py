@@ -243,7 +243,8 @@ class CompiledModel(_Step):
     def benchmark(self, against: Sequence[str] = ("onnxruntime", "untuned"), *, seconds: float = 10.0) -> "Benchmark":
         """Measure this file, interleaved with its rivals on the same number of threads.
 
-        A service measures the network that it compiled, on its own machine.
+        All run on the first set of the `inputs` that `tune` was given, if any. A service measures the network that it
+        compiled, on its own machine.
 
         Raises:
             UsageError: a rival is unknown.

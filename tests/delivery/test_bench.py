@@ -4,6 +4,7 @@ import asyncio
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -205,6 +206,26 @@ def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
     assert report.wrong == ("stock",)
     assert "not installed" in report.absent["torch"]
     assert "torch eager took no part: torch is not installed" in bench_text(report)
+
+
+@pytest.mark.tvm
+def test_networks_are_compared_on_the_inputs_that_a_user_gives(session: Session, tmp_path: Path) -> None:
+    table = numpy_helper.from_array(np.arange(8, dtype=np.float32).reshape(4, 2), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "index"], ["row"]), helper.make_node("Exp", ["row"], ["y"])], "g",
+        [helper.make_tensor_value_info("index", TensorProto.INT64, ["many"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["many", 2])], [table],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "g.onnx")
+    for index in (3, 99):
+        np.savez(tmp_path / f"{index}.npz", index=np.full(3, index))
+        request = Request(str(tmp_path / "g.onnx"), {"index": (3,)}, threads=1)
+        request = replace(request, options={"inputs": str(tmp_path / f"{index}.npz")})
+        if index == 99:  # no row of the table
+            with pytest.raises(WorkError, match="runs g on: given 0: .*idx=99"):
+                session.bench(request, ("onnxruntime",), 0.1)
+        else:
+            assert session.bench(request, ("onnxruntime",), 0.1).max_abs_error == 0.0
 
 
 @pytest.mark.tvm

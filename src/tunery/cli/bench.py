@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunery.cli.console import options
-from tunery.cli.console.commands import Result, command, remark, width
+from tunery.cli.console.commands import Only, Result, command, remark, width
 from tunery.cli.console.remote import Server, answered, server_of
-from tunery.domain.request import Request
+from tunery.domain.request import CompileOptions, Request
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, Progress
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def bench(
     *,
     request: Annotated[Request, options.Measured],
+    how: Annotated[CompileOptions, Only("inputs")],
     against: options.Against = "onnxruntime,untuned",
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=3600.0, help="How long to measure each of them.")
@@ -35,8 +36,11 @@ def bench(
     from tunery.reports.format import shape_texts
 
     rivals = options.parse_rivals(against)
+    request = replace(options.with_inputs(request, how.inputs), options={"inputs": how.inputs})
     if url := server_of(server, request.store):
-        asked_for = replace(request, kind="bench", options={"against": list(rivals), "seconds": seconds})
+        asked_for = replace(
+            request, kind="bench", options={**request.options, "against": list(rivals), "seconds": seconds}
+        )
         reports = [bench_report(answered(url, one, verbose=verbose)) for one in asked_for.each_shape]
     else:
         options.check_shapes(request)

@@ -217,6 +217,14 @@ ONNXRUNTIME, NEEDED = ("auto", "never", "parts"), "needed"
 """What may be handed over to it; `needed` is what the compiler cannot have right, as for other processors' targets."""
 
 
+GivenInputs = Annotated[
+    str,
+    Option(
+        "Arrays (.npz) named like the inputs, or 0/NAME, 1/NAME for sets: for shapes, checks, timing.", metavar="FILE"
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions(QueryOptions):
     """How a network is compiled to a file, for the request's target and further `targets`. Where ONNX Runtime may run
@@ -232,13 +240,7 @@ class CompileOptions(QueryOptions):
             choices=ONNXRUNTIME,
         ),
     ] = "auto"
-    inputs: Annotated[
-        str,
-        Option(
-            "Arrays (.npz) named like the inputs, or 0/NAME, 1/NAME for sets: for shapes, checks, timing.",
-            metavar="FILE",
-        ),
-    ] = ""
+    inputs: GivenInputs = ""
     targets: tuple[str, ...] = ()
 
     @property

@@ -222,12 +222,16 @@ class Session:
         """Time a compiled model against rivals, interleaved, `seconds` for each.
 
         `compiled` is the file to time; without it the model is compiled from the best records. `others` are further
-        compiled files of the same model, by the label that the report gives them. `on_progress` is called with what is
-        compiled, and whose turn it is.
+        compiled files of the same model, by the label that the report gives them. All run on the first set of the
+        `inputs` in the request's options, if any. `on_progress` is called with what is compiled, and whose turn it is.
         """
         check_rivals(against)
+        inputs = str(request.options.get("inputs", ""))
         return self._do(
-            "bench", request, lambda work: bench_work(work, against, seconds, compiled, others), on_progress
+            "bench",
+            request,
+            lambda work: bench_work(work, against, seconds, compiled, others, inputs=inputs),
+            on_progress,
         )
 
     def calibrate(self, request: Request, say: Callable[[str], None] = _ignore) -> Calibration:

@@ -27,10 +27,12 @@ async def bench(
     seconds: float,
     compiled: Path | None = None,
     others: Mapping[str, Path] = MappingProxyType({}),
+    *,
+    inputs: str = "",
 ) -> BenchReport:
     """Time a compiled model against rivals, interleaved, `seconds` for each. `compiled` is the file to time; without it
     the model is compiled from the best records. `others` are further compiled files of the same model, by the label
-    that the report gives them."""
+    that the report gives them. The first set of a user's `inputs`, an .npz file, is what they run on."""
     began = time.monotonic()
 
     def tell(phase: str, current: str) -> None:
@@ -53,7 +55,8 @@ async def bench(
             tell("compiling", CONTESTANTS["untuned"])
             files["untuned"] = (await compile_only(work, ends, tuned=False)).blob
         async with work.stage("bench", Role.MEASURER):
-            report = await compare(work, files, against, seconds)
+            given = _stored(work, Path(inputs), ends) if inputs else ""
+            report = await compare(work, files, against, seconds, given)
     if not compiled and report.verdict and report.verdict.delivered:  # nothing was handed over to ONNX Runtime
         verdict = replace(report.verdict, delivered=None, native=report.verdict.delivered)
         report = replace(report, verdict=verdict)
@@ -64,7 +67,7 @@ def _stored(work: Work, path: Path, ends: ExitStack) -> str:
     try:
         blob = work.runtime.blobs.put(path, temporary=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}; write it with `tunery compile`") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}; name a file that can") from error
     work.runtime.hold(blob)
     ends.callback(work.runtime.release, blob)
     return blob

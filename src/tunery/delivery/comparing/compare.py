@@ -114,17 +114,20 @@ def predicted_s(against: Sequence[str], seconds: float) -> float:
     return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S) + compiling_s
 
 
-async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str], seconds: float) -> BenchReport:
+async def compare(
+    work: Work, compiled: Mapping[str, str], against: Sequence[str], seconds: float, given: str = ""
+) -> BenchReport:
     """Time all of `compiled` (label to blob), and ONNX Runtime and torch if asked for, in turns of a few runs each.
-    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. The job's progress is
-    whose turn it is. The untuned network, and torch's, are absent from the report where they fail."""
+    `seconds` is the time per contestant; they run on the first set of inputs in the blob `given`, if any. The error is
+    measured against ONNX Runtime in any case. The job's progress is whose turn it is. The untuned network, and torch's,
+    are absent from the report where they fail."""
     began, network = time.monotonic(), work.model_read.network
 
     def tell(current: str, left_s: float) -> None:
         work.notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
 
     tell("outputs", predicted_s(against, seconds))
-    expected = await start_onnxruntime(work.runtime, network, most=1)
+    expected = await start_onnxruntime(work.runtime, network, most=1, given=given)
     theirs = expected.sets[0]
     contestants = Contestants.start(work.runtime, network, compiled, expected)
     outputs: dict[str, list[Output]] = {
@@ -134,7 +137,7 @@ async def compare(work: Work, compiled: Mapping[str, str], against: Sequence[str
     wrong = tuple(
         label for label in compiled if label in contestants.workers and not _same(network.name, outputs[label], theirs)
     )
-    await _add_torch(contestants, work, against, theirs.outputs)
+    await _add_torch(contestants, work, against, theirs.outputs, given)
     if "onnxruntime" not in against:
         contestants.end("onnxruntime")
     turns = await _in_turns(contestants, seconds, tell, watch_of(work))
@@ -262,7 +265,9 @@ def disturbed_by(watch: ForeignWatch | None) -> Callable[[float, float], bool]:
     return watch.disturbed if watch is not None else lambda _began_s, _ended_s: False
 
 
-async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str], expected: Sequence[Output]) -> None:
+async def _add_torch(
+    contestants: Contestants, work: Work, against: Sequence[str], expected: Sequence[Output], given: str
+) -> None:
     """Start the torch contestants that are asked for: their weights are others, but not the shape of their outputs."""
     network = work.model_read.network
     for label in (name for name in TORCH if name in against):
@@ -270,7 +275,12 @@ async def _add_torch(contestants: Contestants, work: Work, against: Sequence[str
             contestants.absent[label] = absent
             continue
         contestants.workers[label] = _start(
-            contestants.runtime, TORCH[label], Path(network.source), network, trust=work.request.trust
+            contestants.runtime,
+            TORCH[label],
+            Path(network.source),
+            network,
+            trust=work.request.trust,
+            given=given,
         )
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
@@ -318,7 +328,7 @@ async def start_onnxruntime(runtime: Runtime, network: Network, most: int = _MOS
     runtime.engine.kill(worker)
     why = told_by_onnxruntime(left_out[0]) or left_out[0]
     raise WorkError(
-        f"tunery finds no inputs that ONNX Runtime runs {network.name} on: {why}; give it others by --shape"
+        f"tunery finds no inputs that ONNX Runtime runs {network.name} on: {why}; give it others by --inputs or --shape"
     )
 
 

@@ -284,6 +284,8 @@ class TorchContestant(Contestant):
         ranges: dict[str, InputRange],
         *,
         seed: int,
+        blobs: Blobs,
+        given: BlobDigest = "",
         trust: bool = False,
     ) -> None:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compilers that idles beside us
@@ -292,7 +294,7 @@ class TorchContestant(Contestant):
 
         from tunery.models.torch._zoo import module_of
 
-        super().__init__(inputs, ranges, seed)
+        super().__init__(inputs, ranges, seed, blobs.get(given) if given else None)
         torch.set_num_threads(threads)
         self._module = self._prepared(module_of(str(path), trust=trust))
         self._tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in self._arrays]

@@ -10,7 +10,7 @@ from tunery.delivery.comparing.bench import bench, check_one_shape
 from tunery.delivery.comparing.compare import check_rivals
 from tunery.delivery.measure import measure
 from tunery.delivery.query import query
-from tunery.domain.request import Option, Options, QueryOptions, Request, asked
+from tunery.domain.request import GivenInputs, Option, Options, QueryOptions, Request, asked
 from tunery.reports.data import bench_data, collect_data, plain, query_data
 from tunery.runtime.calibrate import calibrate_target
 from tunery.service.kinds._base import LONGEST_S, Answer, JobKind, say
@@ -45,6 +45,7 @@ class BenchOptions(Options):
 
     against: Annotated[tuple[str, ...], Option("The rivals.")] = ("onnxruntime",)
     seconds: Annotated[float, Option("For each rival.", least=0, most=1e4)] = 5.0
+    inputs: GivenInputs = ""
     compiled: str = ""
 
     def check(self, request: Request) -> None:
@@ -56,7 +57,7 @@ class BenchOptions(Options):
 
 async def _bench(work: Work, options: BenchOptions) -> Answer:
     compiled = Path(options.compiled) if options.compiled else None
-    return bench_data(await bench(work, options.against, options.seconds, compiled))
+    return bench_data(await bench(work, options.against, options.seconds, compiled, inputs=options.inputs))
 
 
 BENCH = JobKind(name="bench", options=BenchOptions, check=BenchOptions.check, run=_bench, asked=asked(BenchOptions))

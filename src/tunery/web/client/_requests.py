@@ -117,7 +117,7 @@ class There:
         """Compare there what the service compiles."""
         from tunery.reports.data import bench_report
 
-        options = {"against": list(against), "seconds": seconds}
+        options = {"against": list(against), "seconds": seconds, "inputs": request.options.get("inputs", "")}
         there = replace(request, kind="bench", budget=Budget(), latency_target_s=None, options=options)
         return bench_report(self.answer(there, ", and not done"))
 

@@ -15,13 +15,13 @@ from tunery.dialects import Array
 KERNEL = 3
 DOTS = "dots"
 TILES = "tiles"
-WINOGRAD = "winograd4"
+WINOGRAD, _PRODUCTS = "winograd4", "winograd"
 POOLS = "pools"
 DOT_CHANNELS, DOT_DEPTH = 16, 4
 """Channels side by side, and what a dot product sums up for each unless the transform's name ends in it: `dots2`."""
 _FEW_GROUPS = 3
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
-_COLUMNS = 1 << 14
+_COLUMNS = 1 << 11
 
 Matrix = npt.NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
         panels, groups, lanes = map(int, name.removeprefix(TILES).split("x"))
         columns = -(-(shape[-1] // groups) // lanes)
         return (panels, math.prod(shape[:-1]) * groups * columns // panels, lanes)
-    tile, packed, packing = name.removeprefix("winograd").partition(TILES)
+    tile, packed, packing = name.removeprefix(_PRODUCTS).partition(TILES)
     size = len(matrices(int(tile))[1])
     return transformed_shape((size, size, *shape[2:]), packed + packing)
 
@@ -67,6 +67,11 @@ def from_tiles(array: Array, shape: tuple[int, ...], name: str) -> Array:
     vectors = -(-columns // lanes)
     apart = array.reshape(panels // (groups * vectors), groups, vectors, steps, lanes).transpose(0, 3, 1, 2, 4)
     return np.ascontiguousarray(apart.reshape(-1, steps, groups, vectors * lanes)[..., :columns]).reshape(shape)
+
+
+def keeps_values(name: str) -> bool:
+    """Whether a transform ("": none) only moves weights, and writes zeros beside them."""
+    return not name.startswith(_PRODUCTS)
 
 
 def dot_groups(channels: int) -> int:
@@ -107,21 +112,28 @@ def matrices(tile: int) -> tuple[Matrix, Matrix, Matrix]:
     return data, weights, output
 
 
-def _winograd(weights: Array, name: str) -> Array:
-    """Return weights `(3, 3, in, out)` as `(m + 2, m + 2, in, out)`, computed in double precision."""
-    tile, packed, packing = name.removeprefix("winograd").partition(TILES)
+def _winograd(weights: Array, name: str, empty: Callable[..., Array] = np.empty) -> Array:
+    """Return weights `(3, 3, in, out)` as `(m + 2, m + 2, in, out)`, computed in double precision, or as tiles take
+    these, in memory that `empty` gives for a shape and a type."""
+    tile, _, packing = name.removeprefix(_PRODUCTS).partition(TILES)
     rows = matrices(int(tile))[1]
     both = np.kron(rows, rows)
-    taps = weights.reshape(len(both[0]), -1)
-    done = np.empty((len(both), taps.shape[1]), weights.dtype)
-    for start in range(0, taps.shape[1], _COLUMNS):  # few at a time: new pages cost more than the arithmetic
-        part = slice(start, start + _COLUMNS)
-        done[:, part] = both @ taps[:, part].astype(np.float64)
-    done = done.reshape(len(rows), len(rows), *weights.shape[2:])
-    return _for_tiles(done, packed + packing) if packed else done
+    depth, channels = weights.shape[2:]
+    lanes = int(packing.rpartition("x")[2]) if packing else channels
+    made = empty(transformed_shape(weights.shape, name), weights.dtype)
+    vectors = made.reshape(len(both), -1, depth, lanes)
+    few = max(_COLUMNS // channels, 1)
+    for start in range(0, depth, few):  # few at a time stay in the cache; many take ten times as long
+        part = slice(start, start + few)
+        taps = weights[:, :, part].reshape(len(both[0]), -1).astype(np.float64)
+        products = (both @ taps).reshape(len(both), -1, channels)
+        if channels % lanes:
+            products = np.pad(products, [(0, 0), (0, 0), (0, -channels % lanes)])
+        vectors[:, :, part] = products.reshape(len(both), -1, vectors.shape[1], lanes).swapaxes(1, 2)
+    return made
 
 
-_KINDS = {DOTS: _for_dots, TILES: _for_tiles, "winograd": _winograd}
+_KINDS = {DOTS: _for_dots, TILES: _for_tiles, _PRODUCTS: _winograd}
 
 Index: TypeAlias = int | str | list[Any]
 """An index expression: a number, the name of a source axis, or [operator, left, right]."""
@@ -148,6 +160,17 @@ def pack(source: Array, shape: tuple[int, ...], indices: list[Index], empty: Cal
     packed = np.zeros(shape, source.dtype)
     packed[tuple(places)] = source
     return packed
+
+
+def prepare(
+    array: Array, transform: str, packing: tuple[tuple[int, ...], list[Index]] | None, empty: Callable[..., Array]
+) -> Array:
+    """Transform an array ("": not), then pack it (None: not); `empty` gives memory as for `pack`."""
+    if transform:
+        array = (
+            transformed([array], {0: transform})[0] if keeps_values(transform) else _winograd(array, transform, empty)
+        )
+    return pack(array, *packing, empty) if packing else array
 
 
 def unpack(packed: Array, shape: tuple[int, ...], indices: list[Index]) -> Array:

@@ -19,8 +19,8 @@ from tunery.dialects.metaschedule.loading.preparing import (
     TILES,
     Index,
     from_tiles,
-    pack,
-    transformed,
+    keeps_values,
+    prepare,
     transformed_shape,
     unpack,
 )
@@ -28,10 +28,10 @@ from tunery.dialects.metaschedule.loading.preparing import (
 WEIGHTS = "weights.bin"
 _LEAST = 4096
 _MOST_GROWTH = 256  # of one weight by packing: a row of one channel is padded to a few vectors
-_MOST_STORED = 2.0
-"""How many times as large as in the model the weights may be in the file. What would exceed that, of those that grow
-most, is written as the model has it: Winograd's large tiles make four of one, and a file of those alone would be
-larger than it is worth."""
+_MOST_MORE = 0.05
+"""By what part the weights may be larger in the file than in the model. What would exceed that, of those that grow
+most, is written as the model has it, and prepared on loading: Winograd's large tiles make four of one, which takes as
+long to read as to make."""
 _WIDENED = (np.dtype("float16"), np.dtype("float32"))
 _PLAIN = tuple(np.dtype(code) for code in "?bhilqBHILQefd")
 
@@ -49,10 +49,16 @@ class Weight:
     def apart(self) -> bool:
         return self.array.size >= _LEAST and self.array.dtype in _PLAIN
 
-    @property
+    @cached_property
+    def form(self) -> str:
+        """How a kernel takes it, "" as the model has it."""
+        return json.dumps([self.transform, self.packing]) if self.transform or self.packing else ""
+
+    @cached_property
     def prepared_bytes(self) -> int:
-        size = math.prod(self.packing[0]) * self.array.itemsize if self.packing else self.prepared().nbytes
-        return size // 2 if self.halves and not self.transform else size
+        shape = self.packing[0] if self.packing else transformed_shape(self.array.shape, self.transform)
+        size = math.prod(shape) * self.array.itemsize
+        return size // 2 if self.halves and keeps_values(self.transform) else size
 
     @cached_property
     def halves(self) -> bool:
@@ -63,8 +69,7 @@ class Weight:
         return self.array.nbytes // (1 + self.halves)
 
     def prepared(self, empty: Callable[..., Array] = np.empty) -> Array:
-        array = transformed([self.array], {0: self.transform})[0] if self.transform else self.array
-        return pack(array, *self.packing, empty) if self.packing else array
+        return prepare(self.array, self.transform, self.packing, empty)
 
 
 def _halves(array: Array) -> Array | None:
@@ -100,15 +105,15 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collectio
     those whose identities are in `kept`, where that is given."""
     kept = _worth_preparing(weights) if kept is None else kept
     room = _Room()
-    places: dict[tuple[int, str, str], int] = {}  # by the array's identity: the weights keep all of them
+    places: dict[tuple[int, str], int] = {}  # by the array's identity: the weights keep all of them
     entries = []
     for weight in weights:
         whole = id(weight) in kept
         transform, packing = ("", None) if whole else (weight.transform, weight.packing)
         array = np.ascontiguousarray(weight.prepared(room.empty) if whole else weight.array)
-        stored = _halves(array) if weight.halves and not transform else None
+        stored = _halves(array) if weight.halves else None
         stored = array if stored is None else stored
-        key = (id(weight.array), weight.transform, json.dumps(weight.packing)) if whole else (id(weight.array), "", "")
+        key = (id(weight.array), weight.form if whole else "")
         if key not in places:
             file.write(bytes(-file.size % library.ALIGNMENT))
             places[key] = file.size
@@ -146,8 +151,7 @@ def write_shared(file: MemberWriter, targets: Sequence[tuple[memoryview, Sequenc
             weight = replace(
                 weight, array=arrays.setdefault((weight.array.dtype, weight.array.shape, digest), weight.array)
             )
-            form = json.dumps([weight.transform, weight.packing]) if prepared else ""
-            forms.setdefault(id(weight.array), set()).add(form)
+            forms.setdefault(id(weight.array), set()).add(weight.form if prepared else "")
             weights.append(weight)
     alike = {identity for identity, ways in forms.items() if len(ways) == 1 and "" not in ways}
     whole = write_weights(file, weights, {id(weight) for weight in weights if id(weight.array) in alike})["arrays"]
@@ -172,25 +176,21 @@ def _original(memory: memoryview, entry: Mapping[str, Any]) -> tuple[Weight, boo
 
 
 def _worth_preparing(weights: Sequence[Weight]) -> set[int]:
-    sizes = [(weight.prepared_bytes, weight.original_bytes, id(weight)) for weight in weights]
-    room = _MOST_STORED * sum(before for _, before, _ in sizes)
-    kept = set()
-    for after, _, identity in sorted(sizes, key=lambda size: size[0] / size[1]):
-        room -= after
-        if room >= 0:
-            kept.add(identity)
+    room = _MOST_MORE * sum({id(weight.array): weight.original_bytes for weight in weights}.values())
+    kept, forms = set[int](), dict[int, set[str]]()
+    for weight in sorted(weights, key=lambda one: (bool(one.form), one.prepared_bytes / one.original_bytes)):
+        written = forms.setdefault(id(weight.array), set())
+        more = 0 if weight.form in written else weight.prepared_bytes - (0 if written else weight.original_bytes)
+        if more <= max(room, 0):
+            room -= more
+            kept.add(id(weight))
+        written.add(weight.form if id(weight) in kept else "")
     return kept
 
 
 def map_weights(memory: memoryview, entries: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the weights in a mapped file as TVM's tensors in that memory; what is to be prepared is copied."""
-    arrays = ((_mapped(memory, entry), entry) for entry in entries)
-    return [
-        _prepared(array, entry)
-        if entry["transform"] or entry["packing"] or entry["stored"] != entry["dtype"]
-        else library.shared(array)
-        for array, entry in arrays
-    ]
+    """Return the weights in a mapped file as TVM's tensors in that memory; what is to be prepared is in new memory."""
+    return [library.shared(_prepared(_mapped(memory, entry), entry)) for entry in entries]
 
 
 def _packing_of(entry: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Index]] | None:
@@ -201,12 +201,24 @@ def _mapped(memory: memoryview, entry: Mapping[str, Any]) -> Array:
     stored, dtype = np.dtype(entry["stored"]), np.dtype(entry["dtype"])
     if stored != dtype and (stored, dtype) != _WIDENED:
         raise ValueError(f"its weights are stored as {stored} and not as {dtype}")
-    array = np.frombuffer(memory, stored, math.prod(entry["shape"]), int(entry["offset"]))
-    return array.reshape(entry["shape"]).astype(dtype, copy=False)
+    array = np.frombuffer(memory, stored, math.prod(entry["shape"]), int(entry["offset"])).reshape(entry["shape"])
+    if stored == dtype:
+        return array
+    wide = _aligned(array.shape, dtype)
+    np.copyto(wide, array)
+    return wide
 
 
-def _prepared(array: Array, entry: Mapping[str, Any]) -> Any:
+def _prepared(array: Array, entry: Mapping[str, Any]) -> Array:
     packing = _packing_of(entry)
     if packing and math.prod(packing[0]) > _MOST_GROWTH * max(array.size, _LEAST):
         raise ValueError("its weights would be packed to many times their size")
-    return library.tensor(Weight(array, entry["transform"], packing).prepared())
+    return prepare(array, entry["transform"], packing, _aligned)
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    size = math.prod(shape) * dtype.itemsize
+    whole = np.empty(size + library.ALIGNMENT, np.uint8)
+    start = -whole.ctypes.data % library.ALIGNMENT
+    array: Array = whole[start : start + size].view(dtype).reshape(shape)
+    return array
