@@ -1,5 +1,6 @@
 """The dashboard in a real browser: everything that its pages promise, on the fake dialect."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,42 @@ def test_jobs_are_searched_sorted_and_two_of_them_compared(visit: Visit, ann: st
     assert page.locator("img").count() == 0
 
 
+def test_an_operator_has_a_page_and_a_job_a_note_that_the_list_finds(visit: Visit, site: Served, ann: str) -> None:
+    page = visit(ann, "operators")
+    page.get_by_role("link", name="net", exact=False).first.click()
+    page.get_by_role("heading", name="Parameters of the best").wait_for()
+    assert page.locator("pre").inner_text().strip()
+    assert page.get_by_role("img").count() >= 1, "the best over time, and candidates by score where there is a model"
+    page.get_by_role("navigation").get_by_role("link", name="Jobs").click()
+    row(page, "net").get_by_role("link").first.click()
+    page.get_by_label("What is to be remembered of it").fill("the one for Monday")
+    page.get_by_label("Tags").fill("demo, two words")
+    page.get_by_role("button", name="Keep the note").click()
+    page.get_by_text("Kept.").wait_for()
+    page.get_by_role("navigation").get_by_role("link", name="Jobs").click()
+    for text in ("monday", "two words"):
+        page.get_by_label("Search").fill(text)
+        page.wait_for_function("document.querySelectorAll('tbody tr').length === 1")
+    row(page, "net").locator(".tag").get_by_text("demo").wait_for()
+
+
+def test_an_administrator_sees_accounts_with_tokens_and_uploads_and_logs(visit: Visit, site: Served, ann: str) -> None:
+    assert visit(ann).get_by_role("link", name="Accounts").count() == 0
+    with site.client(ann) as client:
+        digest = f"sha256:{hashlib.sha256(b'a model').hexdigest()}"
+        assert client.put(f"/v1/blobs/{digest}", content=b"a model").status_code == 201
+    page = visit(site.admin_token, "people")
+    page.get_by_role("table", name="Accounts").get_by_role("link", name="ann").wait_for()
+    assert "7 B" in row(page, "ann").inner_text()
+    page.get_by_role("button", name="Show").first.click()
+    page.locator("pre").wait_for()
+    assert axe.Axe().run(page).violations_count == 0
+    page.get_by_role("link", name="ann").click()
+    page.get_by_role("table", name="Uploads").wait_for()
+    assert row(page, "never").count() == 1
+    assert axe.Axe().run(page).violations_count == 0
+
+
 def test_a_running_job_is_seen_to_go_on_and_is_cancelled(visit: Visit, site: Served, ann: str) -> None:
     with site.client(ann) as client:
         job = client.post("/v1/jobs", json=ENDLESS).json()["id"]
@@ -215,9 +252,10 @@ def test_a_name_stays_in_its_place(visit: Visit, site: Served, ann: str, name: s
 def test_pages_are_accessible_and_fit_the_screen(visit: Visit, site: Served, ann: str, look: str, width: int) -> None:
     with site.client(ann) as client:
         jobs = client.get("/v1/jobs").json()["jobs"]
+        task = client.get("/v1/operators").json()["operators"][0]["task"]
     tuned = next(job["id"] for job in jobs if job["network"] == "net")
     page = visit(ann, color_scheme=look, viewport={"width": width, "height": 844})
-    for place in (*PAGES, f"jobs/{tuned}"):
+    for place in (*PAGES, f"jobs/{tuned}", f"operators/{task}"):
         page.goto(f"{site.url}/#/{place}")
         page.locator("table, form").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") == width, place

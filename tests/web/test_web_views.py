@@ -49,6 +49,55 @@ def test_an_account_sees_the_operators_and_the_usage_of_its_own_jobs(serve: Serv
 
 
 @pytest.mark.jobs
+def test_an_operator_is_shown_with_its_candidates_and_where_else_it_is_used(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        await ended(ann, (await submitted(ann, {**QUICK, "budget": "24trials"}))["id"])
+        (known,) = (await ann.get("/v1/operators")).json()["operators"]
+        shown = (await ann.get(f"/v1/operators/{known['task']}")).json()
+        assert shown["networks"] == ["web"]
+        assert [one["best_s"] for one in shown["everywhere"]] == [known["best_s"]]
+        timed = [one for one in shown["candidates"] if one["outcome"] == "ok"]
+        assert known["best"] in {one["candidate"] for one in timed}
+        assert all(one["latency_s"] > 0 for one in timed)
+        assert shown["parameters"]
+        for where, status in ((f"operators/{known['task']}", 404), ("operators/0000000000000000", 404)):
+            assert (await bob.get(f"/v1/{where}")).status_code == status
+
+    serve(main)
+
+
+@pytest.mark.jobs
+def test_a_job_keeps_a_note_and_tags_while_it_is_at_work_and_after(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        job = (await submitted(ann))["id"]
+        said = {"note": "for the demo", "tags": ["demo", "int8"]}
+        assert (await ann.put(f"/v1/jobs/{job}/note", json=said)).status_code == 200
+        await ended(ann, job)
+        shown = (await ann.get(f"/v1/jobs/{job}")).json()
+        assert {name: shown[name] for name in said} == said
+        assert (await ann.put(f"/v1/jobs/{job}/note", json={"tags": ["x"]})).json()["note"] == ""
+        for client, body, status in ((bob, said, 404), (ann, {"tags": ["a,b"]}, 422), (ann, {"note": "n" * 5000}, 422)):
+            assert (await client.put(f"/v1/jobs/{job}/note", json=body)).status_code == status
+
+    serve(main)
+
+
+def test_an_administrator_sees_the_uploads_of_accounts(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        digest = f"sha256:{hashlib.sha256(b'model').hexdigest()}"
+        assert (await ann.put(f"/v1/blobs/{digest}", content=b"model")).status_code == 201
+        for client in (site.admin, ann):
+            (one,) = (await client.get("/v1/blobs", params={"account": "ann"})).json()
+            assert (one["digest"], one["size_bytes"]) == (digest, 5)
+        assert (await bob.get("/v1/blobs", params={"account": "ann"})).status_code == 404
+
+    serve(main)
+
+
+@pytest.mark.jobs
 def test_operators_come_in_pages(serve: Serve) -> None:
     async def main(site: Site) -> None:
         client = await site.account("ann")

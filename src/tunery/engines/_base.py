@@ -126,6 +126,10 @@ class Engine(ABC):
     def place(self, worker: str, cores: tuple[int, ...]) -> None:  # noqa: B027 - where it cannot, they run anywhere
         """Have a worker run on these CPUs from now on, however often its process is started anew."""
 
+    def log_directory(self) -> Path | None:
+        """Return where the workers of this host print to, None where nobody keeps that."""
+        return None
+
     def pid(self, worker: str) -> int | None:  # noqa: ARG002
         """Return the process id of the worker, None while it has no process, or none that is known."""
         return None

@@ -64,6 +64,10 @@ class JoinedEngine(Engine):
         return tuple(host for host in tuple(self._engines) if host not in self._left)  # they join on another thread
 
     @override
+    def log_directory(self) -> Path | None:
+        return self._engines[self.hosts[0]].log_directory()
+
+    @override
     def facts(self, host: str = "") -> HostFacts | None:
         return self._engines[host or self.hosts[0]].facts()
 

@@ -187,6 +187,16 @@ class Jobs(Database):
 
         self.write(update)
 
+    def note_job(self, job_id: str, note: str, tags: Collection[str]) -> None:
+        """Write a person's note and tags beside a job, whoever works on it."""
+
+        def update(connection: Connection) -> None:
+            known = {**plain(_row(connection, job_id, self.place)["request"]), "queue_note": note}
+            known["queue_tags"] = ",".join(tags)
+            _update(connection, job_id, {"request": encode(known), "updated_at": time.time()})
+
+        self.write(update)
+
     def lost(self, row: RowMapping) -> bool:
         """Whether this opened store has worked on a job, of which `row` has the owner, and another one does since."""
         mine = self._leases.get(row["job_id"])

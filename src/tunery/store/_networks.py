@@ -79,6 +79,19 @@ class Networks(Database):
     def owners(self) -> dict[str, tuple[str, ...]]:
         return {key: tuple(sorted(set(found.values()))) for key, found in self.read(holders).items()}
 
+    def networks_with(self, workload_key: str, account: str | None) -> dict[str, str]:
+        """Return the networks that hold a workload, names by digest; with `account`, those of its jobs."""
+
+        def ask(connection: Connection) -> dict[str, str]:
+            held = holders(connection).get(workload_key, {})
+            if account is None:
+                return held
+            requests = connection.execute(sa.select(schema.jobs.c.request).filter_by(account=account)).scalars()
+            own = {request.get("network") for request in requests}
+            return {digest: name for digest, name in held.items() if digest in own}
+
+        return self.read(ask)
+
     def network(self, digest: str) -> Network:
         """Return a network that `save_tasks` has seen; of one that is known by an import there is only the name."""
         query = sa.select(schema.networks.c.document).where(schema.networks.c.digest == digest)

@@ -169,6 +169,13 @@ class JobChange(_Body):
     priority: int | None = Field(None, ge=0, le=10, description="Up to the account's own priority.")
 
 
+class NoteIn(_Body):
+    """What a person writes beside a job."""
+
+    note: str = Field("", max_length=4000)
+    tags: list[Annotated[str, Field(pattern=r"^[^,\s][^,]{0,39}$")]] = Field(default_factory=list, max_length=20)
+
+
 class JobOut(BaseModel):
     """A job as it stands. Times are seconds, points in time RFC 3339.
 
@@ -197,6 +204,8 @@ class JobOut(BaseModel):
     progress: dict[str, Any] | None
     answer: dict[str, Any] | None
     resumable: bool
+    note: str
+    tags: list[str]
 
 
 class JobPage(BaseModel):
@@ -352,7 +361,13 @@ def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any]
         progress=plain(progress) if progress else None,
         answer=answer,
         resumable=resumable(status.kind),
+        **noted(status),
     )
+
+
+def noted(status: JobStatus) -> dict[str, Any]:
+    tags = str(status.request.get("queue_tags") or "")
+    return {"note": str(status.request.get("queue_note") or ""), "tags": tags.split(",") if tags else []}
 
 
 def _task_out(task: TaskState) -> dict[str, Any]:

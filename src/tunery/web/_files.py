@@ -29,7 +29,7 @@ from tunery.reports.job import ANSWER, COMPARED, COMPILED, STAGES
 from tunery.store import Store, StoredAccount
 from tunery.web._bodies import DIGEST, BlobOut
 from tunery.web._problems import RefusedError, problem
-from tunery.web._service import Reader, Service, TheService, User, streaming
+from tunery.web._service import ADMIN, Reader, Service, TheService, User, streaming
 
 LASTING = (ANSWER, COMPARED, COMPILED, STAGES, "began")
 """Kinds of events that are what a job has answered, and what its report shows."""
@@ -128,9 +128,13 @@ async def upload(
 
 
 @router.get("")
-async def uploads(service: TheService, caller: Reader) -> list[BlobOut]:
-    """List what this account has uploaded, oldest first."""
-    found = await service.store.read(lambda store: store.accounts.uploads(caller.account.name))
+async def uploads(
+    service: TheService, caller: Reader, account: Annotated[str, Query(max_length=63)] = ""
+) -> list[BlobOut]:
+    """List what this account has uploaded, or to an administrator another one, oldest first."""
+    if account and caller.role != ADMIN and account != caller.account.name:
+        raise RefusedError(404, "not-found", f"there is no account {account!r}")
+    found = await service.store.read(lambda store: store.accounts.uploads(account or caller.account.name))
     return [BlobOut(digest=f"sha256:{one.digest}", name=one.name, size_bytes=one.size_bytes) for one in found]
 
 

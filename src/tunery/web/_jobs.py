@@ -26,7 +26,7 @@ from tunery.service.budgets.months import left_of_month_s, refuse_used_up
 from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.kinds import KINDS, answer_of, resumable, unusual
 from tunery.store import Event, StoredAccount
-from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, job_out, without_places
+from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, NoteIn, job_out, without_places
 from tunery.web._files import FileAnswer, model_path, place_in
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError, check_match, revision
@@ -168,6 +168,14 @@ async def change(
 
     await service.manager.change(job_id, values, allowed)
     return await _shown(service, await visible(service, caller, job_id))
+
+
+@router.put("/{job_id}/note")
+async def note(job_id: JobId, said: NoteIn, service: TheService, caller: User) -> JobOut:
+    """Write a note and tags beside a job, in place of those before."""
+    await visible(service, caller, job_id)
+    await service.store.write(lambda store: store.note_job(job_id, said.note, dict.fromkeys(said.tags)))
+    return await show_job(service, job_id)
 
 
 @router.post("/{job_id}:cancel")
@@ -326,7 +334,7 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Importing adds to it, each file has its own place, weight and highest priority are the account's of that day.
     """
-    added = ("network", "name", "target_key", "queue_weight", "queue_priority", _POSTED)
+    added = ("network", "name", "target_key", "queue_weight", "queue_priority", "queue_note", "queue_tags", _POSTED)
     kept = {**request, **json.loads(request.get(_POSTED, "{}"))}
     kept = {key: value for key, value in kept.items() if key not in added}
     kept["model"] = place_in(str(kept["model"]))

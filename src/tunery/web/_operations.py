@@ -3,20 +3,27 @@
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
 
 from fastapi import APIRouter
+from fastapi import Path as InPath
 from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
 
 import tunery
 from tunery.store import Charge, Store
+from tunery.web._bodies import at
 from tunery.web._files import free_bytes, obstacle
 from tunery.web._problems import RefusedError
-from tunery.web._service import Admin, Reader, TheService
+from tunery.web._service import Admin, Reader, Service, TheService
 
 Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 """Figures by name, each with its labels."""
 
 router = APIRouter(tags=["operations"])
+_LOG_BYTES = 64 << 10
 
 
 @router.get("/healthz")
@@ -40,6 +47,41 @@ async def ready(service: TheService) -> dict[str, str]:
 async def about(service: TheService, _: Reader) -> dict[str, str | None]:
     """Say which version this is, and to the user who runs it where its store is."""
     return {"version": tunery.__version__, "store": service.store.url if service.local else None}
+
+
+class LogOut(BaseModel):
+    """What a worker of this machine has printed: how much, and when it did last."""
+
+    name: str
+    size_bytes: int
+    at: datetime
+
+
+@router.get("/v1/logs")
+async def logs(service: TheService, _: Admin) -> list[LogOut]:
+    """List the logs of this machine's workers, latest first."""
+
+    def look() -> list[LogOut]:
+        found = [(path.name, path.stat()) for path in _logs(service).values()]
+        shown = [LogOut(name=name, size_bytes=stat.st_size, at=at(stat.st_mtime)) for name, stat in found]
+        return sorted(shown, key=lambda one: one.at, reverse=True)
+
+    return await asyncio.to_thread(look)
+
+
+@router.get("/v1/logs/{name}", response_class=PlainTextResponse)
+async def log(name: Annotated[str, InPath(pattern=r"^[A-Za-z0-9._-]{1,100}$")], service: TheService, _: Admin) -> str:
+    """Return the end of what a worker has printed."""
+    path = _logs(service).get(name)
+    if path is None:
+        raise RefusedError(404, "not-found", f"there is no log {name}; `GET /v1/logs` lists them")
+    data = await asyncio.to_thread(path.read_bytes)
+    return data[-_LOG_BYTES:].decode(errors="replace")
+
+
+def _logs(service: Service) -> dict[str, Path]:
+    places = {place for runtime in service.manager.runtimes if (place := runtime.engine.log_directory()) is not None}
+    return {path.name: path for place in places for path in place.glob("*.log")}
 
 
 @router.get("/metrics", response_class=PlainTextResponse, include_in_schema=False)

@@ -86,6 +86,10 @@ class LocalEngine(TableEngine[LocalWorker]):
         return cls(scratch / "logs", blobs=blobs)
 
     @override
+    def log_directory(self) -> Path | None:
+        return self.logs
+
+    @override
     def kill(self, worker: str) -> None:
         """End the process, which is sent SIGKILL when this returns, except on the engine's own thread."""
         record, done = self._record(worker), threading.Event()

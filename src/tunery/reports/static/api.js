@@ -45,6 +45,13 @@ export async function post(path, body, headers = {}) {
   return (await send(path, { method: "POST", headers: json, body: JSON.stringify(body ?? {}) })).json();
 }
 
+export const text = async (path) => (await send(path)).text();
+export const remove = (path) => send(path, { method: "DELETE" });
+
+export async function put(path, body) {
+  return (await send(path, { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })).json();
+}
+
 export async function download(path, name) {
   const url = URL.createObjectURL(await (await send(path)).blob());
   const link = document.createElement("a");

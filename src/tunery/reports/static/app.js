@@ -6,12 +6,15 @@ import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import * as compare from "./compare.js";
 import * as create from "./new.js";
+import * as operator from "./operator.js";
 import * as operators from "./operators.js";
+import * as people from "./people.js";
 import { h, heading, note, replace, say } from "./ui.js";
 import * as usage from "./usage.js";
 
 const PAGES = [["jobs", "Jobs", jobs], ["new", "New job", create], ["operators", "Operators", operators],
-  ["hosts", "Hosts", hosts], ["usage", "Usage", usage]];
+  ["hosts", "Hosts", hosts], ["usage", "Usage", usage], ["people", "Accounts", people]];
+const ONE = { compare, jobs: job, operators: operator };
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const who = document.getElementById("who");
@@ -33,10 +36,11 @@ async function show() {
     }
   }
   const [name, rest] = location.hash.replace(/^#\/?/, "").split("/");
-  const page = name === "compare" && rest ? compare : name === "jobs" && rest ? job : (PAGES.find(([key]) => key === name) ?? PAGES[0])[2];
+  const mayOpen = PAGES.filter(([key]) => key !== "people" || account.role === "admin");
+  const page = (rest && ONE[name]) || (mayOpen.find(([key]) => key === name) ?? PAGES[0])[2];
   const current = name === "compare" ? "jobs" : name || "jobs";
   nav.hidden = false;
-  replace(nav, PAGES.map(([key, title]) => h("a", { href: `#/${key}`, "aria-current": key === current ? "page" : null }, title)));
+  replace(nav, mayOpen.map(([key, title]) => h("a", { href: `#/${key}`, "aria-current": key === current ? "page" : null }, title)));
   replace(who, h("span", {}, `${account.name} (${account.role})`),
     h("button", { type: "button", class: "plain", onclick: () => { logOut(); account = null; show(); } }, "Log out"));
   main.replaceChildren();

@@ -1,4 +1,4 @@
-// Two plots, drawn at the width that there is.
+// Plots, drawn at the width that there is.
 
 import { h } from "./ui.js";
 
@@ -38,6 +38,28 @@ export function ticks(most, parts) {
 function times(most_s, parts) {
   const [unit, unit_s] = most_s < 120 ? ["s", 1] : most_s < 7200 ? ["min", 60] : ["h", 3600];
   return ticks(most_s / unit_s, parts).map(({ at, text }) => ({ at: at * unit_s, text: `${text} ${unit}` }));
+}
+
+// Points by two numbers; `x` and `y` are in the units that the titles name. Those that are `chosen` have another color.
+export function scatter({ points, xTitle, yTitle, label }) {
+  return figure((width) => {
+    const height = 260;
+    const [left, right, top, bottom] = [64, 12, 24, 40];
+    const xs = points.map((point) => point.x);
+    const [least, most] = [Math.min(...xs), Math.max(...xs)];
+    const yMost = Math.max(...points.map((point) => point.y)) * 1.04 || 1;
+    const x = (value) => left + 6 + ((width - left - right - 12) * (value - least)) / (most - least || 1);
+    const y = (value) => height - bottom - ((height - top - bottom) * value) / yMost;
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
+    for (const { at, text } of ticks(yMost, 4)) {
+      svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
+        s("text", { x: left - 8, y: y(at) + 4, "text-anchor": "end" }, text));
+    }
+    for (const [value, anchor] of [[least, "start"], [most, "end"]]) svg.append(s("text", { x: x(value), y: height - bottom + 16, "text-anchor": anchor }, value.toPrecision(3)));
+    svg.append(s("text", { x: width - right, y: height - 6, "text-anchor": "end" }, xTitle), s("text", { x: 0, y: 12 }, yTitle));
+    for (const point of points) svg.append(s("circle", { class: point.chosen ? "dot chosen" : "dot", cx: x(point.x), cy: y(point.y), r: point.chosen ? 5 : 3 }));
+    return svg;
+  });
 }
 
 // Lines of steps: each point holds until the next. The points of a `second` line have another color.

@@ -1,6 +1,6 @@
 // One job: how it goes, what it gains for what it costs, its operators, its stages, its log.
 
-import { download, follow, post } from "./api.js";
+import { download, follow, post, put } from "./api.js";
 import { gantt, steps } from "./charts.js";
 import { elapsed, share, timeLeft } from "./jobs.js";
 import { action, bar, clock, count, duration, energy, facts, h, heading, latencies, latency, live, money, NONE, note, percent, progress, ratio, replace, say, state, table, when } from "./ui.js";
@@ -15,10 +15,24 @@ export async function open(main, { account, id }) {
   const title = heading(`Job ${id}`);
   const standing = h("span", {});
   const actions = h("div", { class: "actions" });
-  const places = Object.fromEntries(["top", "curve", "networks", "operators", "answer", "stages", "facts", "log"].map((name) => [name, h("section", {})]));
+  const places = Object.fromEntries(["top", "curve", "networks", "operators", "answer", "stages", "facts", "note", "log"].map((name) => [name, h("section", {})]));
   main.append(h("p", { class: "muted" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", { class: "mono" }, id)),
     h("div", { class: "title" }, title, standing, shown, actions), ...Object.values(places));
   let against = "at_s";
+  const written = h("textarea", { id: "note", rows: "3", maxlength: "4000" });
+  const tags = h("input", { id: "tags", autocomplete: "off", "aria-describedby": "tags-help" });
+  const write = async () => {
+    await put(`/v1/jobs/${id}/note`, { note: written.value, tags: tags.value.split(",").map((one) => one.trim()).filter(Boolean) });
+    say("Kept.");
+  };
+  const noted = ({ note: text, tags: own }) => {
+    if (!mayAct) return replace(places.note, (text || own.length > 0) && [h("h2", {}, "Note"), note([text, own.join(", ")].filter(Boolean).join(" – "))]);
+    if (places.note.firstChild) return; // a person may be writing
+    [written.value, tags.value] = [text, own.join(", ")];
+    places.note.append(h("h2", {}, "Note"), h("div", { class: "field" }, h("label", { for: "note" }, "What is to be remembered of it"), written),
+      h("div", { class: "field" }, h("label", { for: "tags" }, "Tags"), tags, h("small", { id: "tags-help" }, "Words with commas between them; the list of jobs finds them.")),
+      h("div", {}, action("Keep the note", write)));
+  };
 
   const waiting = new Set();
   const draw = (...names) => {
@@ -32,6 +46,7 @@ export async function open(main, { account, id }) {
       const way = job.state === "queued" ? null : told; // of one that waits it says behind how many
       title.textContent = job.network || job.model || `Job ${id}`;
       document.title = `${title.textContent} – tunery`;
+      if (job.tags) noted(job); // a report that was written has none
       replace(standing, state(job.state), job.state === "queued" && told?.current && ` ${told.current}`);
       replace(actions, buttons(job));
       const before = way?.baseline_s ?? job.before_s;

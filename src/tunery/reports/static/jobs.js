@@ -27,13 +27,13 @@ export async function open(main, { account }) {
   const choose = (id) => { chosen.delete(id) || chosen.add(id); draw(); };
   const sort = { head: "", down: true, to: (head) => { Object.assign(sort, { head, down: sort.head === head ? !sort.down : true }); draw(); } };
   const fits = (job) => (stands.value === "all" || job.state === stands.value)
-    && [job.id, job.network, job.model, job.account, job.kind, job.message].join(" ").toLowerCase().includes(text.value.trim().toLowerCase());
+    && [job.id, job.network, job.model, job.account, job.kind, job.message, job.note, ...(job.tags ?? [])].join(" ").toLowerCase().includes(text.value.trim().toLowerCase());
 
   const before = (job) => ways.get(job.id)?.baseline_s ?? job.before_s;
   const after = (job) => ways.get(job.id)?.best_s ?? job.after_s;
   const columns = ({ unit, show }) => [
     { head: "Compare", opt: true, cell: (job) => h("input", { type: "checkbox", "aria-label": `Compare ${job.network || job.id}`, checked: chosen.has(job.id), onchange: () => choose(job.id) }) },
-    { head: "Network", name: true, by: (job) => job.network || job.model, cell: (job) => h("a", { href: `#/jobs/${job.id}` }, job.network || job.model || job.id) },
+    { head: "Network", name: true, by: (job) => job.network || job.model, cell: (job) => [h("a", { href: `#/jobs/${job.id}` }, job.network || job.model || job.id), ...(job.tags ?? []).map((tag) => h("span", { class: "tag" }, tag))] },
     { head: "Kind", opt: true, cell: (job) => job.kind },
     { head: "State", cell: (job) => standing(job, ways.get(job.id)) },
     admin && { head: "Owner", opt: true, cell: (job) => job.account || NONE },

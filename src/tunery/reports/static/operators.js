@@ -21,21 +21,25 @@ export async function open(main) {
   }
 
   function draw() {
-    const { unit, show } = latencies(found.map((one) => one.best_s));
-    replace(body, table("Operators", [
-      { head: "Operator", name: true, cell: (one) => one.name },
-      { head: "Kind", opt: true, cell: (one) => one.kind },
-      { head: "Dialect", cell: (one) => one.dialect },
-      { head: "Target", opt: true, cell: (one) => one.target },
-      { head: "Device", opt: true, name: true, cell: (one) => one.device_name || one.device.slice(0, 8) },
-      { head: `Untuned, ${unit}`, num: true, cell: (one) => show(one.baseline_s) },
-      { head: `Best, ${unit}`, num: true, cell: (one) => show(one.best_s) },
-      { head: "Gain", num: true, cell: (one) => ratio(one.baseline_s, one.best_s) },
-      { head: "Timed", opt: true, cell: (one) => (one.best ? (one.final ? "in finals" : "in the search") : "nothing verified") },
-      { head: "Measured", num: true, opt: true, cell: (one) => count(one.records) },
-      { head: "Last", opt: true, cell: (one) => when(one.last_at) },
-    ], found, text.value ? "No operator's name or kind holds this." : "No operator was measured yet."));
+    replace(body, bests(found, text.value ? "No operator's name or kind holds this." : "No operator was measured yet."));
     replace(more, next && action("More operators", () => load(next)));
   }
   await load();
+}
+
+export function bests(found, nothing) {
+  const { unit, show } = latencies(found.map((one) => one.best_s));
+  return table("Operators", [
+    { head: "Operator", name: true, cell: (one) => h("a", { href: `#/operators/${one.task}` }, one.name) },
+    { head: "Kind", opt: true, cell: (one) => one.kind },
+    { head: "Dialect", cell: (one) => one.dialect },
+    { head: "Target", opt: true, cell: (one) => one.target },
+    { head: "Device", opt: true, name: true, cell: (one) => one.device_name || one.device.slice(0, 8) },
+    { head: `Untuned, ${unit}`, num: true, cell: (one) => show(one.baseline_s) },
+    { head: `Best, ${unit}`, num: true, cell: (one) => show(one.best_s) },
+    { head: "Gain", num: true, cell: (one) => ratio(one.baseline_s, one.best_s) },
+    { head: "Timed", opt: true, cell: (one) => (one.best ? (one.final ? "in finals" : "in the search") : "nothing verified") },
+    { head: "Measured", num: true, opt: true, cell: (one) => count(one.records) },
+    { head: "Last", opt: true, cell: (one) => when(one.last_at) },
+  ], found, nothing);
 }

@@ -73,6 +73,22 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """A measured candidate of a task; `score` is what the cost model said before: higher is faster."""
+
+    candidate: str
+    origin: str
+    mode: str
+    outcome: str
+    latency_s: float | None
+    score: float | None
+    dialect: str
+    device: str
+    job: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A measurement of a job as its history has it: `rank_s` as in ranking, `paid_s` what building and measuring
     took."""
@@ -201,6 +217,19 @@ class Records(Database):
                 query = query.where(_records.c[name].in_([one.value for one in chosen]))
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return [to_record(row) for row in reversed(rows)]
+
+    def tried(self, task_key: str, account: str | None, limit: int) -> list[Tried]:
+        """Return the latest measurements of a task, oldest first; with `account`, those of its jobs."""
+        r = _records.c
+        score = r.document["measurement"]["context"]["score"].as_float()
+        columns = (r.candidate_key, r.origin, r.mode, r.outcome, r.latency_s, score, r.dialect, r.device, r.job_id)
+        query = sa.select(*columns, r.created_at).where(
+            r.task_key == task_key, _own, r.outcome != Outcome.FILTERED.value
+        )
+        if account is not None:
+            query = query.where(r.job_id.in_(sa.select(schema.jobs.c.job_id).filter_by(account=account)))
+        query = query.order_by(r.id.desc()).limit(limit)
+        return self.read(lambda connection: [Tried(*tuple(row)) for row in connection.execute(query)][::-1])
 
     def trials(self, job_id: str) -> list[Trial]:
         measured = _records.c.document["measurement"]

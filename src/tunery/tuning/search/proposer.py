@@ -168,6 +168,10 @@ class ProposalFilter:
         if helped:
             self._best = key
 
+    def score_of(self, key: str) -> float | None:
+        """What the cost model said of a candidate that is on its way: higher is faster."""
+        return self._scores.get(key)
+
     def learn(self, told: Sequence[Observation]) -> None:
         group = []
         for one in told:

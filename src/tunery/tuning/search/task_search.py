@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, WorkError
@@ -341,6 +341,8 @@ class TaskSearch:
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> None:
         """Store a measurement with what it has cost, and only then use it."""
+        if (score := self._filter.score_of(candidate.key)) is not None:
+            measurement = replace(measurement, context={**measurement.context, "score": score})
         helped = await self.keep(payer, candidate, measurement, bills)
         told = self.state.known.get(candidate.key)
         if candidate.origin is not Origin.BASELINE and told is not None:

@@ -16,7 +16,7 @@ from tunery.reports.page import sections
 from tunery.service.job import stages_event
 from tunery.service.kinds import resumable
 from tunery.store import Event, Store
-from tunery.web._bodies import at, shown_model, without_places
+from tunery.web._bodies import at, noted, shown_model, without_places
 from tunery.web._hub import AT_REST, Sections
 from tunery.web._jobs import JobId, has_file, visible
 from tunery.web._service import ADMIN, Caller, Reader, Service, Stream, TheService, lasting
@@ -134,7 +134,7 @@ def job_row(status: JobStatus, files: Path) -> dict[str, Any]:
         "state": status.state.value, "message": status.message, "has_file": has_file(status, files),
         "created_at": at(status.created_at).isoformat(),
         "updated_at": at(status.updated_at).isoformat(), "spend": plain(status.spend),
-        "remaining": plain(status.remaining), "before_s": plain(before_s), "after_s": plain(after_s),
+        "remaining": plain(status.remaining), "before_s": plain(before_s), "after_s": plain(after_s), **noted(status),
     }  # fmt: skip
 
 
