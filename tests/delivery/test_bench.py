@@ -222,7 +222,7 @@ def test_networks_are_compared_on_the_inputs_that_a_user_gives(session: Session,
         request = Request(str(tmp_path / "g.onnx"), {"index": (3,)}, threads=1)
         request = replace(request, options={"inputs": str(tmp_path / f"{index}.npz")})
         if index == 99:  # no row of the table
-            with pytest.raises(WorkError, match="runs g on: given 0: .*idx=99"):
+            with pytest.raises(WorkError, match=r"runs g on: given 0: .*idx=99"):
                 session.bench(request, ("onnxruntime",), 0.1)
         else:
             assert session.bench(request, ("onnxruntime",), 0.1).max_abs_error == 0.0
