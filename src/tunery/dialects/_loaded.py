@@ -175,7 +175,7 @@ class CompiledNetwork(ABC):
 
     @cached_property
     def _wanted(self) -> list[tuple[TensorSpec, tuple[int, ...], Any]]:
-        return [(spec, spec.shape, _numpy_dtype(spec.dtype)) for spec in self.inputs]
+        return [(spec, spec.shape, numpy_dtype(spec.dtype)) for spec in self.inputs]
 
     def _places(self, out: Sequence[Any]) -> list[Array]:
         given = len(out) if isinstance(out, Sized) else 0
@@ -249,7 +249,7 @@ def _type_of(value: Any) -> str:
     return type(value).__name__
 
 
-def _numpy_dtype(name: str) -> Any:
+def numpy_dtype(name: str) -> Any:
     """Return NumPy's dtype of a name; None where NumPy alone has none."""
     try:
         return np.dtype(name)

@@ -61,13 +61,15 @@ def merged_specs(several: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, .
 class InputRange:
     """Which values of an input a network can read: from `low` up to `high`, None: no bound was found. `special`: an
     infinity in it meets an operator to which that is another case; `nan`: so does NaN, and ONNX Runtime gives the same
-    wherever it stands; `wide`: ONNX Runtime is right on integers of more than 31 bits."""
+    wherever it stands; `wide`: ONNX Runtime is right on integers of more than 31 bits. `rows`: it is an index of a
+    table of so many, counted from behind too; 0: it is none."""
 
     low: float | None = None
     high: float | None = None
     special: bool = False
     nan: bool = False
     wide: bool = False
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -33,6 +34,8 @@ _BOUNDED = frozenset(
 )
 _NARROW = frozenset({"Max", "Min", "Mod", "Pow", "Range", "Sign"})
 """Operators that ONNX Runtime, as its sums and means, computes in floats or of 32 bits of a 64-bit integer."""
+_KEEPS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"})
+"""Operators whose outputs hold all values of their first input, and no others."""
 _MASK = (0.0, 1.0)
 _INDICES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "GatherND": 1, "ScatterND": 1, "RoiAlign": 2}
 _COUNTS = {"LSTM": 4, "GRU": 4, "RNN": 4, "ReverseSequence": 1, "TopK": 1}
@@ -57,6 +60,7 @@ _INTEGERS = frozenset(
     getattr(onnx.TensorProto, name)
     for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
 )
+_WIDE = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64})
 _FEW = 4096
 _ANY = (-math.inf, math.inf)
 _Bounds = tuple[float, float]
@@ -65,7 +69,10 @@ _Bounds = tuple[float, float]
 def input_ranges(model: onnx.ModelProto) -> dict[str, InputRange]:
     tracer = _Tracer(model.graph)
     tracer.trace(model.graph)
-    return {value.name: tracer.range_of(value.name) for value in model.graph.input}
+    rows = tracer.rows_of(model.graph)
+    return {
+        value.name: replace(tracer.range_of(value.name), rows=rows.get(value.name, 0)) for value in model.graph.input
+    }
 
 
 class _Tracer:
@@ -89,6 +96,20 @@ class _Tracer:
             None if low == -math.inf else low, None if high == math.inf else high, special,
             special and name not in self._ordered, name in self._integers and name not in self._narrowed,
         )  # fmt: skip
+
+    def rows_of(self, graph: onnx.GraphProto) -> dict[str, int]:
+        """Return the inputs all of whose values are indices of tables, and how many rows the smallest of these has."""
+        whole = {value.name: value.name for value in graph.input if value.name in self._integers}
+        rows: dict[str, int] = {}
+        for node in graph.node:
+            to = next((one.i for one in node.attribute if one.name == "to"), 0) if node.op_type == "Cast" else 0
+            if node.input and node.input[0] in whole and (node.op_type in _KEEPS or to in _WIDE):
+                whole[node.output[0]] = whole[node.input[0]]
+            reads = node.op_type in {"Gather", "GatherElements"} and node.input[1] in whole
+            if reads and (most := self._rows(node)) > 1:
+                name = whole[node.input[1]]
+                rows[name] = min(most, rows.get(name, most))
+        return rows
 
     def trace(self, graph: onnx.GraphProto) -> None:
         for node in reversed(graph.node):

@@ -46,6 +46,7 @@ def manifest_of(
         "target": dict(target.config),
         "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
         "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
+        "rows": {name: taken.rows for name, taken in network.ranges.items() if taken.rows},
         "coverage": dict(coverage),
         "kernels": dict(kernels or {}),
     }
