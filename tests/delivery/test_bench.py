@@ -209,7 +209,9 @@ def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
 
 
 @pytest.mark.tvm
-def test_indices_out_of_range_are_refused_and_networks_compared_on_the_inputs_that_a_user_gives(session: Session, tmp_path: Path) -> None:
+def test_indices_out_of_range_are_refused_and_networks_compared_on_the_inputs_that_a_user_gives(
+    session: Session, tmp_path: Path
+) -> None:
     table = numpy_helper.from_array(np.arange(8, dtype=np.float32).reshape(4, 2), "table")
     graph = helper.make_graph(
         [helper.make_node("Gather", ["table", "index"], ["row"]), helper.make_node("Exp", ["row"], ["y"])], "g",

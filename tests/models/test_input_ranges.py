@@ -17,6 +17,7 @@ from tunery.delivery.comparing.contestants import OriginalModel
 from tunery.domain import InputRange, Network, TensorSpec
 from tunery.measuring.inputs import SETS, network_inputs, set_numbers
 from tunery.models import prepare
+from tunery.models.onnx._ranges import input_ranges
 
 I64, F32, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
 
@@ -200,3 +201,23 @@ def test_the_model_as_it_was_read_is_kept_beside_the_prepared_one(network: Netwo
     assert [node.op_type for node in kept.graph.node][:4] == ["Add", "Gather", "OneHot", "Cast"]
     assert network.ranges["ids"] == InputRange(-2, 27, wide=True)
     assert Path(network.original) != Path(network.path)
+
+
+def test_an_input_of_indices_is_one_that_tables_read_whole() -> None:
+    tables = {"small": np.ones((5, 4), np.float32), "large": np.ones((9, 4), np.float32), "one": np.array([1])}
+    nodes = [
+        helper.make_node("Unsqueeze", ["whole", "one"], ["column"]),
+        helper.make_node("Cast", ["column"], ["narrow"], to=TensorProto.INT32),
+        helper.make_node("Gather", ["large", "narrow"], ["a"]),
+        helper.make_node("Gather", ["small", "whole"], ["b"]),
+        helper.make_node("Add", ["shifted", "one"], ["later"]),
+        helper.make_node("Gather", ["small", "later"], ["c"]),
+        helper.make_node("Compress", ["part", "chosen"], ["some"]),
+        helper.make_node("Gather", ["small", "some"], ["d"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, I64, [3]) for name in ("whole", "shifted", "part")]
+    inputs.append(helper.make_tensor_value_info("chosen", BOOL, [3]))
+    initializers = [numpy_helper.from_array(value, name) for name, value in tables.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name=name) for name in "abcd"], initializers)
+    found = input_ranges(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    assert {name: one.rows for name, one in found.items() if one.rows} == {"whole": 5}
