@@ -15,7 +15,7 @@ _SECTIONS = ("operators", "stages", "answer", "gain")
 _MODULES = ("ui.js", "charts.js", "jobs.js", "job.js")
 # In place of asking a service; modules cannot name one another by a path where they have none.
 _ASKS = """\
-export const get = null, post = null, download = null;
+export const get = null, post = null, put = null, download = null;
 export function follow(path, onPart, onLive) {
   const parts = JSON.parse(document.getElementById("parts").textContent);
   for (const [name, data] of Object.entries(parts)) onPart(name, data);
