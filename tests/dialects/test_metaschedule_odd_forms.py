@@ -16,6 +16,7 @@ RNG = np.random.default_rng(0)
 PLANES = RNG.standard_normal((1, 4, 5, 2)).astype(np.float32)
 BLOCK = RNG.standard_normal((4, 5, 6)).astype(np.float32)
 WEIGHTS = [RNG.standard_normal((4, 3, 3, 2)).astype(np.float32)]
+TAPS = [RNG.standard_normal((6, 4, 3, 3)).astype(np.float32)]
 INDICES = np.array([[0, -1], [2, 5]])
 GRID = np.array([-2, -1, 1, 2], np.float32).reshape(1, 1, 2, 2)  # halfway between places outside
 VALUES = [np.array([-1, 7], np.float32)]
@@ -36,6 +37,10 @@ NATIVE += [
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 1], "auto_pad": "SAME_LOWER"}, 1),
     ("ConvTranspose", [PLANES, WEIGHTS], {"strides": [2, 2], "auto_pad": "SAME_LOWER", "output_padding": [1, 1]}, 1),
     ("MaxPool", [PLANES], {"kernel_shape": [3, 2], "strides": [3, 1], "auto_pad": "SAME_LOWER", "ceil_mode": 1}, 1),
+    ("Conv", [PLANES, TAPS], {"dilations": [5, 2], "pads": [5, 2, 5, 2]}, 1),
+    ("Conv", [PLANES, TAPS, [TAPS[0][:, 0, 0, 0]]], {"dilations": [4, 3], "pads": [4, 3, 5, 4], "strides": [2, 1]}, 1),
+    ("Conv", [PLANES, TAPS], {"dilations": [1, 3], "pads": [2, 6, 1, 0]}, 1),
+    ("Conv", [PLANES, [TAPS[0][:, :2]]], {"dilations": [2, 1], "pads": [0, 4, 0, 2], "group": 2}, 1),
     ("Equal", [INDICES > 0, INDICES < 2], {}, 1),
     ("CumSum", [BLOCK, [np.array(1)]], {"exclusive": 1, "reverse": 1}, 1),
     ("Dropout", [BLOCK], {}, 2),

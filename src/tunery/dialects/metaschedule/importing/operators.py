@@ -157,7 +157,7 @@ _RULES: dict[str, Convert] = {
 }
 
 _SPECIAL_RULES: dict[str, Convert] = {
-    "Conv": convolutions.as_one_row,
+    "Conv": convolutions.convolution,
     "ConvTranspose": convolutions.transposed_as_one_row,
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
