@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tunery.dialects.metaschedule._tvm import relax
+from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.rules.common import emitter, shape_of, text_of
 
 ROW = 2
@@ -21,7 +21,7 @@ def convolution(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> 
 
 def _without_blind_taps(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     data, kernel, bias = (*inputs, None)[:3]
-    plain = text_of(attributes.get("auto_pad", "NOTSET")) == "NOTSET" and isinstance(kernel, relax.Constant)
+    plain = text_of(attributes.get("auto_pad", "NOTSET")) == "NOTSET" and isinstance(kernel, tvm.ir.GenericConst)
     if int(data.ty.ndim) != _PLANES or not plain:
         return None
     weights = kernel.value.numpy()
