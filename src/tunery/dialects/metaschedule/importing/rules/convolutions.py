@@ -43,7 +43,7 @@ def _without_blind_taps(builder: Any, inputs: list[Any], attributes: dict[str, A
         strides=steps,
         padding=[above - top * gaps[0], before - left * gaps[1],
                  below - (high - bottom) * gaps[0], after - (wide - right) * gaps[1]],
-        dilation=gaps,
+        dilation=[gap if taps > 1 else 1 for gap, taps in zip(gaps, seen.shape[2:], strict=True)],
         groups=int(attributes.get("group", 1)),
     )  # fmt: skip
     return made if bias is None else relax.op.add(run(made), run(relax.op.reshape(bias, [1, -1, 1, 1])))
