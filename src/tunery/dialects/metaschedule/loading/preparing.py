@@ -166,10 +166,10 @@ def prepare(
     array: Array, transform: str, packing: tuple[tuple[int, ...], list[Index]] | None, empty: Callable[..., Array]
 ) -> Array:
     """Transform an array ("": not), then pack it (None: not); `empty` gives memory as for `pack`."""
-    if transform:
-        array = (
-            transformed([array], {0: transform})[0] if keeps_values(transform) else _winograd(array, transform, empty)
-        )
+    if not keeps_values(transform):
+        array = _winograd(array, transform, empty)
+    elif transform:
+        array = transformed([array], {0: transform})[0]
     return pack(array, *packing, empty) if packing else array
 
 
