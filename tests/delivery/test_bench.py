@@ -24,7 +24,7 @@ from tunery.delivery.comparing.contestants import Contestant, OriginalModel
 from tunery.delivery.ladder import KnownTask
 from tunery.dialects import Array, get_dialect
 from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, TensorSpec, Workload
-from tunery.domain.request import BenchReport, Progress, Request
+from tunery.domain.request import BenchReport, CompileOptions, Progress, Request
 from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
 from tunery.runtime.importing import ImportedModel, both
@@ -219,7 +219,8 @@ def test_indices_out_of_range_are_refused_and_networks_compared_on_the_inputs_th
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["many", 2])], [table],
     )  # fmt: skip
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "g.onnx")
-    session.compile(Request(str(tmp_path / "g.onnx"), {"index": (3,)}, threads=1), tmp_path / "g")
+    asked = Request(str(tmp_path / "g.onnx"), {"index": (3,)}, threads=1)
+    session.compile(asked, tmp_path / "g", CompileOptions(onnxruntime="never"))
     network = tunery.load_compiled(tmp_path / "g")
     assert network(np.array([-4, 3, 0]))[0].shape == (3, 2)
     for index in (4, -5, 99):
@@ -227,8 +228,7 @@ def test_indices_out_of_range_are_refused_and_networks_compared_on_the_inputs_th
             network(np.array([0, index, 0]))
     for index in (3, 99):
         np.savez(tmp_path / f"{index}.npz", index=np.full(3, index))
-        request = Request(str(tmp_path / "g.onnx"), {"index": (3,)}, threads=1)
-        request = replace(request, options={"inputs": str(tmp_path / f"{index}.npz")})
+        request = replace(asked, options={"inputs": str(tmp_path / f"{index}.npz")})
         if index == 99:  # no row of the table
             with pytest.raises(WorkError, match=r"runs g on: given 0: .*idx=99"):
                 session.bench(request, ("onnxruntime",), 0.1, tmp_path / "g")
