@@ -8,7 +8,7 @@ float32 one by one). Their error is at most 2 units in the last place over all a
 number 2 units of the smallest. NaN stays NaN.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunery.dialects.metaschedule._tvm import tvm
@@ -181,11 +181,12 @@ def _inverse_tangent(call: Any) -> Any:
 
 _LOWERINGS = ("llvm.FLowerIntrinsic", "llvm.FLegalize", "default.FLowerIntrinsic", "default.FLegalize")
 _LEVEL = 99  # above that of TVM's own rules
-for _name, _vectorised in {
+FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "exp": exponential,
     "erf": error_function,
     "tanh": hyperbolic_tangent,
     "sigmoid": sigmoid,
-}.items():
+}
+for _name, _vectorised in FUNCTIONS.items():
     tvm.tirx.register_intrin_lowering(f"tirx.{_name}", target="llvm", f=_rule(_name, _vectorised), level=_LEVEL)
 tvm.tirx.register_intrin_lowering("tirx.atanh", target="llvm", f=_inverse_tangent, level=_LEVEL)

@@ -6,15 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
+
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.codegen.vector_math import FUNCTIONS
 from tunery.dialects.metaschedule.tiles.kernels import Text
 from tunery.dialects.metaschedule.tiles.nests import loop
 from tunery.dialects.metaschedule.tiles.products import Parts, ProductLoop, coefficients
 from tunery.dialects.metaschedule.variants.rewriting import mapped, shape_of, variable
 
-_BINARY = {"Add": "fadd", "Sub": "fsub", "Mul": "fmul", "Div": "fdiv"}
-_COMPARED = {"Max": "ogt", "Min": "olt"}
+_BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div"}
+_LARGER = {"Max": "ogt", "Min": "olt"}
+_COMPARED = {"LT": "olt", "LE": "ole", "GT": "ogt", "GE": "oge"}
+_WHOLE = {"LShift": "shl", "RShift": "ashr", "BitwiseOr": "or", "BitwiseAnd": "and"}
+_OF_ONE = {"floor": "floor", "fabs": "fabs", "sqrt": "sqrt"}
+_KINDS = {"float32": "float", "int32": "i32", "uint32": "i32", "bool": "i1"}
 _VECTORIZED = 2
 
 
@@ -34,8 +41,11 @@ class Expression:
         self._parts, self._row, self._rows = parts, row, rows
         self.any = not self._is_sum(self._parts.value)
         self._reads: list[_Read] = []
+        self._bound: list[Any] = []
+        self._value: Any = None
         try:
-            self._check(self._parts.value)
+            self._value = _lowered(parts.value)
+            self._check(self._value)
             self.in_registers = True
         except DialectError:
             self.in_registers = False
@@ -67,16 +77,21 @@ class Expression:
 
     def _check(self, part: Any) -> None:
         """Find what is read; raise where the tile's function cannot compute it."""
-        kind = type(part).__name__
-        if self._is_sum(part) or isinstance(part, tvm.tirx.FloatImm):
+        if self._is_sum(part) or any(part.same_as(variable) for variable in self._bound):
             return
         if isinstance(part, tvm.ir.TensorLoad):
-            self._reads.append(self._read(part))
-        elif kind in _BINARY or (kind in _COMPARED and any(map(_is_number, (part.a, part.b)))):
-            self._check(part.a)
-            self._check(part.b)
-        else:
-            raise DialectError("it is not computed in registers")
+            if self._number(part) is None:
+                self._reads.append(self._read(part))
+            return
+        if isinstance(part, tvm.tirx.Let):
+            self._bound.append(part.var)
+        for operand in _operands(part):
+            self._check(operand)
+
+    def _number(self, load: Any) -> int | None:
+        """Return which of the arrays that are read a load is of."""
+        same = (n for n, read in enumerate(self._reads) if tvm_ffi.structural_equal(read.load, load))
+        return next(same, None)
 
     def _read(self, load: Any) -> _Read:
         if str(load.source.ty.dtype) != "float32" or load.source.same_as(self._parts.sums):
@@ -118,35 +133,100 @@ class Expression:
         return found
 
     def finish(self, text: Text, total: str, row: int, vector: int) -> str:
-        reads = iter(enumerate(self._reads))
         tile = text.tile
+        bound: list[tuple[Any, str]] = []
+
+        def read_of(load: Any) -> str:
+            number = self._number(load)
+            assert number is not None
+            read = self._reads[number]
+            offset = row * read.row + (vector * tile.lanes if read.column else 0)
+            if read.column:
+                return _shared(text, (number, offset), lambda: text.load(text.place(f"%e{number}", offset), vector))
+            return _shared(
+                text, (number, offset),
+                lambda: text.splat(text.value(f"load float, ptr {text.place(f'%e{number}', offset)}, align 4")),
+            )  # fmt: skip
 
         def write(part: Any) -> str:
-            kind = type(part).__name__
             if self._is_sum(part):
                 return total
             if isinstance(part, tvm.tirx.FloatImm):
                 return constant(text, float(part.value))
             if isinstance(part, tvm.ir.TensorLoad):
-                number, read = next(reads)
-                offset = row * read.row + (vector * tile.lanes if read.column else 0)
-                if read.column:
-                    key = (number, offset)
-                    return _shared(text, key, lambda: text.load(text.place(f"%e{number}", offset), vector))
-                key = (number, offset)
-                return _shared(
-                    text, key,
-                    lambda: text.splat(text.value(f"load float, ptr {text.place(f'%e{number}', offset)}, align 4")),
-                )  # fmt: skip
-            a, b = write(part.a), write(part.b)
-            if kind in _BINARY:
-                return text.value(f"{_BINARY[kind]} {text.wide} {a}, {b}")
-            if isinstance(part.b, tvm.tirx.FloatImm):  # a constant first: a NaN stays one
-                a, b = b, a
-            larger = text.value(f"fcmp {_COMPARED[kind]} {text.wide} {a}, {b}")
-            return text.value(f"select <{tile.lanes} x i1> {larger}, {text.wide} {a}, {text.wide} {b}")
+                return read_of(part)
+            if isinstance(part, tvm.ir.Var):
+                return next(value for variable, value in bound[::-1] if variable.same_as(part))
+            if isinstance(part, tvm.tirx.Let):
+                bound.append((part.var, write(part.value)))
+                return write(part.body)
+            operands = [write(operand) for operand in _operands(part)]
+            return _instruction(part, operands, text)
 
-        return write(self._parts.value)
+        return write(self._value)
+
+
+def _name(part: Any) -> str:
+    return str(part.op.name).removeprefix("tirx.") if isinstance(part, tvm.ir.Call) else ""
+
+
+def _wide(lanes: int, part: Any) -> str:
+    return f"<{lanes} x {_KINDS[str(part.ty.dtype)]}>"
+
+
+def _operands(part: Any) -> list[Any]:
+    """Return what an operation is of; raise where a tile's function cannot compute it."""
+    kind, name = type(part).__name__, _name(part)
+    if str(part.ty.dtype) in _KINDS:
+        if kind in {*_BINARY, *_COMPARED, *_WHOLE} or (kind in _LARGER and any(map(_is_number, (part.a, part.b)))):
+            return [part.a, part.b]
+        if name in _OF_ONE or name == "reinterpret":
+            return list(part.args)
+        if kind == "Select":
+            return [part.condition, part.true_value, part.false_value]
+        if kind == "Let" or (kind == "Cast" and (part.value.ty.dtype, part.ty.dtype) == ("float32", "int32")):
+            return [part.value, part.body] if kind == "Let" else [part.value]
+        if kind in {"FloatImm", "IntImm"}:
+            return []
+    raise DialectError("it is not computed in registers")
+
+
+def _instruction(part: Any, operands: Sequence[str], text: Text) -> str:
+    """Write the instruction of an operation and return the name of its result."""
+    kind, name, lanes, wide = type(part).__name__, _name(part), text.tile.lanes, _wide(text.tile.lanes, part)
+    first, last = (operands[0], operands[-1]) if operands else ("", "")
+    if kind == "IntImm":
+        return f"<{', '.join([f'i32 {int(part.value)}'] * lanes)}>"
+    if kind == "Select":
+        written = f"select <{lanes} x i1> {first}, {wide} {operands[1]}, {wide} {last}"
+    elif kind == "Cast":
+        written = f"fptosi {text.wide} {first} to {wide}"
+    elif name == "reinterpret":
+        written = f"bitcast {_wide(lanes, part.args[0])} {first} to {wide}"
+    elif name in _OF_ONE:
+        written = f"call {wide} @llvm.{_OF_ONE[name]}.v{lanes}f32({wide} {first})"
+    elif kind in _WHOLE:
+        written = f"{_WHOLE[kind]} {wide} {first}, {last}"
+    elif kind in _BINARY:
+        written = f"{'f' if wide == text.wide else ''}{_BINARY[kind]} {wide} {first}, {last}"
+    elif kind in _COMPARED:
+        written = f"fcmp {_COMPARED[kind]} {text.wide} {first}, {last}"
+    else:
+        if isinstance(part.b, tvm.tirx.FloatImm):  # a constant first: a NaN stays one
+            first, last = last, first
+        larger = text.value(f"fcmp {_LARGER[kind]} {wide} {first}, {last}")
+        written = f"select <{lanes} x i1> {larger}, {wide} {first}, {wide} {last}"
+    return text.value(written)
+
+
+def _lowered(expression: Any) -> Any:
+    """Return an expression with functions as the arithmetic that they are computed by."""
+
+    def change(part: Any) -> Any:
+        function = FUNCTIONS.get(_name(part)) if str(part.ty.dtype) == "float32" else None
+        return function(_lowered(part.args[0])) if function else None
+
+    return mapped(expression, change)
 
 
 def constant(text: Text, value: float) -> str:
@@ -175,5 +255,7 @@ def _shared(text: Text, key: object, make: Any) -> str:
 
 
 def _float(value: float) -> str:
-    [bits] = struct.unpack("<Q", struct.pack("<d", value))
+    """Return a number, rounded to float32, as LLVM writes it."""
+    [rounded] = struct.unpack("<f", struct.pack("<f", value)) if math.isfinite(value) else [value]
+    [bits] = struct.unpack("<Q", struct.pack("<d", rounded))
     return f"0x{bits:016X}"

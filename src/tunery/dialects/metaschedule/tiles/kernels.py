@@ -115,6 +115,7 @@ def module_of(functions: Sequence[str], lanes: int) -> str:
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
         f"declare {wide} @llvm.masked.load.v{lanes}f32.p0(ptr, i32, {mask}, {wide})",
         f"declare void @llvm.masked.store.v{lanes}f32.p0({wide}, ptr, i32, {mask})",
+        *(f"declare {wide} @llvm.{name}.v{lanes}f32({wide})" for name in ("floor", "fabs", "sqrt")),
         "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
         "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
     )
