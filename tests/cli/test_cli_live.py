@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
 
 def test_the_line_says_phase_trials_the_sum_of_tasks_and_time_to_finish() -> None:
     assert live_module.line(progress()) == (
-        "searching | 12/64 trials | sum of tasks, in short races, 2.00 ms (untuned 10.0) | 1min 01s gone | "
+        "searching | 12/64 trials | sum of tasks, by short timings, 2.00 ms (untuned 10.0) | 1min 01s gone | "
         "about 30s left"
     )
     early = progress("baseline", current="3 of 30", trials=0, trials_planned=None, best_s=None, baseline_s=None)

@@ -24,7 +24,7 @@ from tunery.domain.request import (
 )
 from tunery.reports.comparison import bench_text
 from tunery.reports.data import compile_data, plain, task_data, total
-from tunery.reports.format import as_text, duration, file_name, milliseconds, printable, ratio
+from tunery.reports.format import ENDED_EARLY, as_text, duration, file_name, milliseconds, printable, ratio
 from tunery.reports.spending import counted
 from tunery.reports.text import filter_lines, headlines, left_out_lines, tasks_table, tune_text
 from tunery.store import Charge
@@ -222,7 +222,7 @@ def test_what_was_left_out_is_a_line_per_task_and_reason() -> None:
 def test_a_table_marks_what_was_preempted() -> None:
     states = [task("a", 0.1, 0.1, preempted=True, outcomes={"ok": 1}), task("b", 0.1, 0.1, outcomes={"ok": 1})]
     rows = {line.split()[0]: line for line in as_text(tasks_table(states)).splitlines() if line[:1].isalnum()}
-    assert ("preempted" in rows["a"], "preempted" in rows["b"]) == (True, False)
+    assert (ENDED_EARLY in rows["a"], ENDED_EARLY in rows["b"]) == (True, False)
 
 
 def test_a_job_that_has_said_nothing_yet_has_the_candidates_that_it_has_paid_for() -> None:

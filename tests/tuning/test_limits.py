@@ -39,7 +39,7 @@ def test_finals_that_would_not_end_in_time_are_left_out_and_a_cheaper_task_still
     report = run_in(tmp_path, "fake:dear?tasks=2&space=2x2x2&spread=1.2&best_us=45000", "30s,16trials")
     light, heavy = sorted(report.job.tasks, key=lambda state: state.best_s or 0.0)
     assert {record.candidate.task_key for record in records_in(tmp_path, Mode.FINAL)} == {light.task_key}
-    assert "the finals of 1 of 2 tasks" in report.job.message
+    assert "the best of 1 of 2 tasks again" in report.job.message
     assert heavy.measured > 0
 
 
@@ -122,7 +122,7 @@ def test_finals_that_take_longer_than_predicted_leave_tasks_unproven_and_say_so(
     job = run_in(tmp_path, "fake:late?tasks=3", "24trials").job
     assert len(held) == 1
     assert {record.candidate.task_key for record in records_in(tmp_path, Mode.FINAL)} == set(held)
-    assert "the finals of 2 of 3 tasks" in job.message
+    assert "the best of 2 of 3 tasks again" in job.message
 
 
 def test_a_job_that_goes_on_with_another_limit_keeps_it(tmp_path: Path) -> None:

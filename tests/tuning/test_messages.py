@@ -38,11 +38,11 @@ def test_a_resumed_run_that_found_nothing_says_that_the_budget_was_used_before()
 
 def test_finals_that_were_left_out_are_counted() -> None:
     said = unreached_summary([state("a", reached=True)] * 3, 4, 0.0, unproven=2)
-    assert said.startswith("no time was left for the finals of 2 of 3 tasks")
+    assert said.startswith("no time was left to time the best of 2 of 3 tasks again")
     assert "larger --budget" in said
     again = unreached_summary([state("a", reached=True)] * 3, 4, 0.0, outdated=2)
     assert "2 of 3 tasks" in again
-    assert "races alone" not in again, "their earlier finals count"
-    assert "2 ms was reached, and no time was left for the finals of 2 tasks" in latency_target_summary(
+    assert "the best of 2" not in again, "their earlier finals count"
+    assert "2 ms was reached, and no time was left to time the best of 2 tasks again" in latency_target_summary(
         1e-3, 2e-3, served=False, unproven=2
     )

@@ -180,7 +180,7 @@ def test_stop_and_go_on(tmp_path: Path) -> None:
     stopped = run_in(tmp_path, source, f"{TRIALS}trials", on_progress=watch, stop=stop)
     assert stopped.job.state is JobState.STOPPED
     assert "same command" in stopped.job.message
-    assert "had no finals yet, so their races alone count" in stopped.job.message
+    assert "were not timed again yet" in stopped.job.message
     before = raced(tmp_path)
     assert 12 <= stopped.job.spend.trials == before.total() < TRIALS
 
@@ -260,7 +260,7 @@ def test_what_had_finals_is_not_said_to_have_had_none(tmp_path: Path) -> None:
     again = run_in(tmp_path, SOURCE + "&build_s=0.01", "64trials", on_progress=watch, stop=stop)
     assert again.job.state is JobState.STOPPED
     assert again.after_s == first.after_s, "the finals of before count"
-    assert "races alone" not in again.job.message
+    assert "were not timed again" not in again.job.message
 
 
 def test_a_stop_before_the_start_measures_nothing(tmp_path: Path) -> None:

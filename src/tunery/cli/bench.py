@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.commands import Only, Result, command, remark, width
 from tunery.cli.console.remote import Server, answered, server_of
@@ -27,17 +28,29 @@ def bench(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=3600.0, help="How long to measure each of them.")
     ] = 10.0,
+    compiled: Annotated[
+        str,
+        typer.Option("--compiled", metavar="FILE", help="The compiled file of the model to measure, as it is."),
+    ] = "",
     server: Server = "",
     verbose: bool = False,
 ) -> Result:
-    """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
+    """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread.
+
+    Without a compiled file of it, its best records are compiled first.
+    """
     from tunery.reports.comparison import bench_text
     from tunery.reports.data import bench_data, bench_report
     from tunery.reports.format import shape_texts
 
     rivals = options.parse_rivals(against)
     request = replace(options.with_inputs(request, how.inputs), options={"inputs": how.inputs})
+    file = Path(compiled) if compiled else None
+    if file and not file.is_file():
+        raise UsageError(f"there is no file {compiled!r}; write it with `tunery compile`, or leave out --compiled")
     if url := server_of(server, request.store):
+        if file:
+            raise UsageError("--compiled is a file of this machine; leave it out, or leave out --server")
         asked_for = replace(
             request, kind="bench", options={**request.options, "against": list(rivals), "seconds": seconds}
         )
@@ -48,7 +61,7 @@ def bench(
 
         with Session(request.store, keep=False) as session:
             reports = [
-                compared_with(session, one, rivals, seconds, None, verbose=verbose) for one in request.each_shape
+                compared_with(session, one, rivals, seconds, file, verbose=verbose) for one in request.each_shape
             ]
 
     def lines() -> Iterator[str]:
@@ -83,7 +96,9 @@ def compared_with(
 
     names = " and ".join(CONTESTANTS[rival] for rival in (*rivals, *others)) or "nobody"
     first = "compiling first, then " if compiled is None or "untuned" in rivals else ""
-    beforehand = [f"comparing with {names}: {first}about {duration(predicted_s((*rivals, *others), seconds))}"]
+    ours = "what is compiled from the best records" if compiled is None else str(compiled)
+    took = duration(predicted_s((*rivals, *others), seconds))
+    beforehand = [f"comparing {ours} with {names}: {first}about {took}"]
     with LiveLine(verbose=verbose, began=entered()) as live:
 
         def show(progress: "Progress") -> None:

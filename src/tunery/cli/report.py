@@ -90,7 +90,7 @@ def _lines(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[
             count = "" if row["name"] == SHARED else str(row["count"])
             table.add_row(row["name"], count, *times, joules, paid, bar(row["core_s"] / most))
         yield as_text(table, width()) + "\n"
-    yield f"{SHARED}: import, proposals, baselines, finals, learning, workers' starts\n"
+    yield f"{SHARED}: import, proposals, untuned kernels, the best again, learning, workers' starts\n"
     if total[0]["modelled"]:
         yield "energy is modelled from core time: this machine has no counter that tunery may read\n"
     if wasted:

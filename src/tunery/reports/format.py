@@ -21,6 +21,10 @@ SUFFIX = ".tunery"
 """Of a compiled network's file."""
 
 
+ENDED_EARLY = "others gain more"
+"""Said of a task whose search the allocation has ended for now."""
+
+
 def energy(joules: float, *, modelled: bool = False) -> str:
     text = f"{joules:.3g} J" if joules < 1e3 else f"{joules / 1e3:.3g} kJ" if joules < 1e6 else f"{joules / 1e6:.3g} MJ"
     return text + (" (modelled)" if modelled else "")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunery.domain import HERE, JobState, JobStatus, Mode, Outcome, Spend, TaskState
 from tunery.reports.data import reached_of, total
+from tunery.reports.format import ENDED_EARLY
 
 if TYPE_CHECKING:
     from tunery.store import Event, Failure, Store, Trial
@@ -121,7 +122,7 @@ def _by_share(row: Operator) -> tuple[bool, float, str]:
 
 def _operator(task: TaskState, after_s: float | None, theirs: Mapping[str, float], missed: str) -> Operator:
     best_s = None if task.unreached else task.best_s
-    notes = [*([missed] if task.unreached else []), *(["preempted"] if task.preempted else [])]
+    notes = [*([missed] if task.unreached else []), *([ENDED_EARLY] if task.preempted else [])]
     notes += [task.problem] if task.problem else [] if task.tunable else ["nothing to tune"]
     return Operator(
         task.name, task.task_key, task.kind, task.weight, task.baseline_s, best_s, theirs.get(task.workload_key),

@@ -15,6 +15,7 @@ from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
 from tunery.reports.data import by_dialect, reached_of, total
 from tunery.reports.format import (
+    ENDED_EARLY,
     as_text,
     duration,
     energy,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 
 _USUAL = frozenset({"ok", "abandoned"})
+PLAINLY = {"filtered": "predicted slow"}
+"""What people are told instead of an outcome's name."""
 _SHOWN_INPUTS = 3
 _SHOWN_NODES = 4
 
@@ -130,7 +133,7 @@ def _at_once(report: "TuneReport", server: str) -> list[str]:
         f"{degree} at once in {count} task{'s' if count > 1 else ''}"
         for degree, count in sorted(degrees.items(), reverse=True)
     )
-    return [f"measured    {found}, from what was calibrated for {kernels} on {day}; finals one at a time"]
+    return [f"measured    {found}, from what was calibrated for {kernels} on {day}; the best again one at a time"]
 
 
 def _noise(job: JobStatus) -> list[str]:
@@ -347,7 +350,7 @@ def tasks_table(tasks: Sequence[TaskState]) -> "Table":
     What was not reached, and what has nothing to tune, is one row each. What was not reached has no tuned latency, so
     the sum leaves it out, too."""
     table = new_table(
-        "task", "key", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
+        "task", "id", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
     )
     table.columns[0].overflow = "ellipsis"
     fixed = [task for task in tasks if not task.tunable and not task.problem]
@@ -393,8 +396,8 @@ def _add_tasks(  # noqa: PLR0917 - a row's cells
 
 def _notes(task: TaskState) -> str:
     unusual = {name: count for name, count in task.outcomes.items() if name not in _USUAL and count}
-    counted = [f"{count} {name}" for name, count in sorted(unusual.items())]
-    said = [*counted, *(["preempted"] if task.preempted else []), *([task.problem] if task.problem else [])]
+    counted = [f"{count} {PLAINLY.get(name, name)}" for name, count in sorted(unusual.items())]
+    said = [*counted, *([ENDED_EARLY] if task.preempted else []), *([task.problem] if task.problem else [])]
     return ", ".join(said)
 
 

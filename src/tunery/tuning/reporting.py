@@ -90,7 +90,7 @@ def nothing_right_summary(name: str, states: Sequence[TaskState], latest: str) -
 
 def latency_target_summary(target_s: float, latency_s: float | None, *, served: bool, unproven: int = 0) -> str:
     target = f"the latency target of {target_s * 1e3:.4g} ms"
-    late = f", and no time was left for the finals of {unproven} tasks" if unproven else ""
+    late = f", and no time was left to time the best of {unproven} tasks again" if unproven else ""
     if latency_s is None:
         return f"{target} was not met: not all tasks were verified{late}"
     if latency_s > target_s:
@@ -102,9 +102,9 @@ def latency_target_summary(target_s: float, latency_s: float | None, *, served: 
 def stop_summary(raced: int, outdated: int) -> str:
     said = ["stopped; the same command goes on where it stopped"]
     if raced:
-        said.append(f"{raced} tasks had no finals yet, so their races alone count")
+        said.append(f"the best of {raced} tasks were not timed again yet: their short timings count")
     if outdated:
-        said.append(f"{outdated} tasks were searched on since their finals, which count until new ones are held")
+        said.append(f"{outdated} tasks were searched on since their best were timed again")
     return "; ".join(said)
 
 
@@ -129,9 +129,11 @@ def unreached_summary(
         how = "will run as the cost model predicts" if predicted else "keep the compiler's slow default"
         said.append(f"{missed} of {len(tunable)} tasks were not reached and {how}")
     if unproven:
-        said.append(f"no time was left for the finals of {unproven} of {len(states)} tasks, whose races alone count")
+        said.append(f"no time was left to time the best of {unproven} of {len(states)} tasks again")
     if outdated:
-        said.append(f"no time was left for new finals of {outdated} of {len(states)} tasks, whose earlier ones count")
+        said.append(
+            f"what was found since was not timed again in {outdated} of {len(states)} tasks: the best of before counts"
+        )
     return f"{'; '.join(said)}{GOES_ON}" if said else ""
 
 

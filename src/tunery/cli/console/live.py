@@ -160,7 +160,7 @@ def line(progress: "Progress") -> str:
         parts.append(f"{progress.trials}{planned} trials")
     if progress.best_s is not None:
         untuned = f" (untuned {milliseconds(progress.baseline_s)})" if progress.baseline_s else ""
-        how = "" if progress.phase == "finals" else ", in short races,"
+        how = "" if progress.phase == "finals" else ", by short timings,"
         parts.append(f"sum of tasks{how} {milliseconds(progress.best_s)} ms{untuned}")
     if progress.lost:
         parts.append(progress.lost)
