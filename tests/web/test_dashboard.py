@@ -138,6 +138,7 @@ def test_jobs_are_searched_sorted_and_two_of_them_compared(visit: Visit, ann: st
     head.click()
     playwright.expect(trials).to_have_text(["8", "24"])
     head.click()  # the two that tried most
+    playwright.expect(trials).to_have_text(["24", "8"])
     for box in page.get_by_role("checkbox").all()[:2]:
         box.check()
     page.get_by_role("link", name="Compare these two").click()
