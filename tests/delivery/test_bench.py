@@ -160,6 +160,23 @@ def test_outputs_before_a_quantisation_are_compared_as_strictly_as_others(tmp_pa
     assert before == 0.0 < behind  # the optimiser multiplies the weights by c, which changes both
 
 
+def test_a_step_of_a_quantised_output_is_rounding_where_a_sum_lies_at_its_edge(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]>
+        g (float[4] x) => (float[4] y) <float scale = {0.1}, uint8 zero = {128}> {
+            q = QuantizeLinear(x, scale, zero)
+            y = DequantizeLinear(q, scale, zero)
+        }""")
+    onnx.save(model, tmp_path / "n")
+    np.savez(tmp_path / "given.npz", **{"0/x": np.full(4, 0.25, np.float32), "1/x": np.full(4, 0.21, np.float32)})
+    blobs, x = DirectoryBlobs(tmp_path / "blobs"), TensorSpec("x", (4,), "float32")
+    given = blobs.put(tmp_path / "given.npz")
+    original = OriginalModel(blobs.put(tmp_path / "n"), 1, [x], {}, seed=17, blobs=blobs, given=given)
+    (_, _, [edge], _), (_, _, [middle], _) = original.expected(2)
+    assert edge == pytest.approx(0.1)
+    assert middle == 0.0
+
+
 @pytest.mark.tvm
 def test_a_comparison_says_whose_turn_it_is_and_how_long_it_goes_on(tmp_path: Path) -> None:
     seen: list[Progress] = []

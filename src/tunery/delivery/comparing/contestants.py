@@ -47,6 +47,7 @@ _EXACT = frozenset(
     | {"Ceil", "Round", "Sign", "TopK", "ScatterElements", "ScatterND", "ConstantOfShape", "Trilu"}
 )
 """Operators that round no floats."""
+_NUDGE = 2.0**-20
 _FLIPPED = 0.01
 """The share of integers that rounding may change."""
 
@@ -214,9 +215,10 @@ class OriginalModel(OnnxRuntimeContestant):
         """Return of up to `most` input sets: its number, the outputs, their roundings, and why there are none, if so.
 
         An output that random numbers reach has no bytes. `roundings` say how far each output of a network that
-        quantises is off with the optimiser: a sum that is rounded otherwise in its last bit is a step away after the
-        next quantisation, and steps add up. So it is 0 of an output that lies behind no quantisation. Of integers it is
-        the share that rounding may change: 0 where none is computed of floats that are rounded.
+        quantises is off with the optimiser, or with inputs that are off by as much as a sum of some hundred numbers: a
+        sum that is rounded otherwise in its last bit is a step away after the next quantisation, and steps add up. So
+        it is 0 of an output that lies behind no quantisation. Of integers it is the share that rounding may change: 0
+        where none is computed of floats that are rounded.
         """
         import onnx
 
@@ -239,9 +241,13 @@ class OriginalModel(OnnxRuntimeContestant):
                     for name, (dtype, shape, data) in zip(names, outputs, strict=True)
                 ]
                 if other is not None:
-                    both = zip(names, self._run(), other.run(None, self._feed), strict=True)
-                    roundings = [rounded.get(name, _difference(one, same)) if name in quantised else rounding
-                                 for rounding, (name, one, same) in zip(roundings, both, strict=True)]  # fmt: skip
+                    runs = other.run(None, self._feed), self._session.run(None, self._nudged())
+                    each = zip(names, roundings, self._run(), *runs, strict=True)
+                    roundings = [
+                        rounded.get(name, max(_difference(one, same), _difference(one, near)))
+                        if name in quantised else rounding
+                        for name, rounding, one, same, near in each
+                    ]  # fmt: skip
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many
                 found.append((number, [], [], f"{set_label(number)}: {error}"))
             else:
@@ -250,6 +256,15 @@ class OriginalModel(OnnxRuntimeContestant):
             if time.monotonic() - began > _LONGEST_S or taken > _MOST_BYTES:
                 break
         return found
+
+    def _nudged(self) -> dict[str, Array]:
+        """Return the inputs with each float a little more or less than it is."""
+        signs, nudged = np.random.default_rng(0), dict[str, Any](self._feed)
+        for name, array in self._feed.items():
+            if array.dtype.kind == "f":
+                by = max(_NUDGE, float(np.finfo(str(array.dtype)).eps)) * signs.choice([-1, 1], array.shape)
+                nudged[name] = (nudged[name] * (1 + by)).astype(array.dtype)
+        return nudged
 
     def _rounded(self) -> dict[str, float]:
         """Return for each output of integers the share of them that rounding may change."""
