@@ -20,8 +20,10 @@ from tunery.models.onnx._fold import NO_FILES, SILENT, fold, unoptimised
 from tunery.models.onnx._loops import is_loop, types_of_loop
 from tunery.models.onnx._unfuse import unfuse
 
-_CHANGING = ("CastElimination", "CastChainElimination", "DivMulFusion", "FuseReluClip", "Pad_Fusion")
-"""Rules of ONNX Runtime's optimiser that change values, or fail."""
+_CHANGING = (
+    "CastElimination", "CastChainElimination", "DivMulFusion", "FuseReluClip", "MatMulAddFusion", "Pad_Fusion"
+)  # fmt: skip
+"""Rules of ONNX Runtime's optimiser that change values, or fail, or hide what follows a product behind a reshape."""
 _WIDENED = "InsertedPrecisionFreeCast_"
 _MOST_NODES = 30_000
 """An import takes time with the square of the nodes: 20,000 activations take 100 s."""
