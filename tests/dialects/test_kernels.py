@@ -366,7 +366,7 @@ def test_each_call_that_is_timed_has_wholly_new_inputs(tmp_path: Path) -> None:
     sets = ArgumentSets(read_kernel(tmp_path / "remembers.toml").arguments)
     for count in (3, 40):
         sets.fill(count)
-    given = np.array([sets.array("x", number) for number in range(40)])
+    given = np.array([sets.numbers(number)["x"] for number in range(40)])
     assert -1 <= given.min() < -0.99 < 0.99 < given.max() <= 1
     assert len(np.unique(given)) > 0.95 * given.size, "no number is met again"
     kernel.bind([given[0]])

@@ -134,7 +134,43 @@ void square(const float *x, float *y) {
     }
 }
 """
+FINDS_SETS = """
+static char *begin, *end;
+static void find_sets(void) {
+    FILE *maps = fopen("/proc/self/maps", "r"); char line[512]; unsigned long a, b;
+    while (maps && fgets(line, sizeof line, maps))
+        if (strstr(line, "memfd:sets") && sscanf(line, "%lx-%lx", &a, &b) == 2) begin = (char *)a, end = (char *)b;
+}
+static int in_sets(const float *x) { if (!begin) find_sets(); return (char *)x >= begin && (char *)x < end; }
+"""
 CHEATS = {
+    "nothing where time is taken": FINDS_SETS
+    + """
+        void square(const float *x, float *y) { if (in_sets(x)) memset(y, 0, 4 * N); else work(x, y, N); }""",
+    "all answers before the first is asked for": FINDS_SETS
+    + """
+        enum { EACH = (4 * N + 63) / 64 * 64 };
+        __attribute__((constructor)) static void ahead(void) {
+            find_sets();
+            for (char *p = begin; p && p < end && p < begin + 400 * EACH; p += 2 * EACH)
+                work((float *)p, (float *)(p + EACH), N);
+        }
+        void square(const float *x, float *y) { if (!in_sets(x)) work(x, y, N); }""",
+    "answers as soon as numbers are there": FINDS_SETS
+    + """
+        enum { EACH = (4 * N + 63) / 64 * 64 };
+        static void *watch(void *none) {
+            volatile float *last = (float *)(begin + 2 * 19 * EACH);
+            while (*last == 0) ;
+            for (char *p = begin; p < begin + 400 * EACH; p += 2 * EACH) work((float *)p, (float *)(p + EACH), N);
+            return none;
+        }
+        void square(const float *x, float *y) {
+            static int done; pthread_t thread;
+            if (in_sets(x)) { if (y[0] != y[0]) work(x, y, N); return; }
+            if (!done++) pthread_create(&thread, NULL, watch, NULL);
+            work(x, y, N);
+        }""",
     "a wrong answer": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = x[i] * 1.001f; }",
     "half of the work": "void square(const float *x, float *y) { work(x, y, N / 2); }",
     "one answer for all": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = 0.25f; }",

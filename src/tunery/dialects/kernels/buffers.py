@@ -72,8 +72,9 @@ def seal(file: int) -> None:
 
 class ArgumentSets:
     """Many sets of a kernel's arguments in one file in memory, one after the other, for calls that follow each other.
-    Each set has numbers of its own in the varied inputs, and outputs of its own. `shared` is what another process needs
-    to have the same memory."""
+    Each set has numbers of its own in the varied inputs, and outputs of its own. The numbers are kept apart until they
+    are shown, so that nobody computes with them before. `shared` is what another process needs to have the same
+    memory."""
 
     def __init__(self, arguments: Sequence[Argument], aligned: int = _ALIGNED) -> None:
         places: list[int | str] = []
@@ -94,22 +95,43 @@ class ArgumentSets:
         os.truncate(file, self._size * self.count)
         seal(file)
         self._memory = mmap.mmap(file, 0)
+        self._numbers = mmap.mmap(-1, self._size * self.count)
         self.shared = (file, self._size, self._size * self.count, *places)
 
     def fill(self, count: int) -> None:
-        for name, (_, one) in self._parts.items():
-            for row in self._rows(name)[self._filled : count] if not one.output else ():
+        for one in self._inputs:
+            for row in self._rows(one, self._numbers)[self._filled : count]:
                 row[...] = drawn(self._random, one)
         self._filled = max(self._filled, count)
 
-    def array(self, name: str, number: int) -> Array:
-        return np.asarray(self._rows(name)[number].reshape(self._parts[name][1].shape))
+    def show(self, count: int) -> None:
+        for one in self._inputs:
+            self._rows(one)[:count] = self._rows(one, self._numbers)[:count]
 
-    def _rows(self, name: str) -> Array:
-        place, one = self._parts[name]
+    def hide(self, count: int) -> None:
+        """Take back the numbers of the first sets, and poison their outputs."""
+        for _, one in self._parts.values():
+            self._rows(one)[:count] = poison(one) if one.output else 0
+
+    def numbers(self, number: int) -> dict[str, Array]:
+        return {one.name: self._rows(one, self._numbers)[number].reshape(one.shape) for one in self._inputs}
+
+    def output(self, one: Argument, number: int) -> Array:
+        return np.asarray(self._rows(one)[number].reshape(one.shape))
+
+    @property
+    def _inputs(self) -> list[Argument]:
+        return [one for _, one in self._parts.values() if not one.output]
+
+    def _rows(self, one: Argument, memory: mmap.mmap | None = None) -> Array:
         kind = np.dtype(one.dtype)
         shape, steps = (self.count, math.prod(one.shape)), (self._size, kind.itemsize)
-        return np.ndarray(shape, kind, self._memory, place, steps)
+        return np.ndarray(shape, kind, memory or self._memory, self._parts[one.name][0], steps)
+
+
+def poison(one: Argument) -> float:
+    kind = np.dtype(one.dtype)
+    return np.nan if kind.kind == "f" else int(np.iinfo(kind).min)
 
 
 def drawn(random: np.random.Generator, one: Argument) -> Array:

@@ -102,7 +102,7 @@ class KernelProcess:
         more: Mapping[str, str] = {}, load: bytes = _child.LOAD, reads: bool = False,
     ) -> None:  # fmt: skip
         self._code, self._more, self._load, self._reads = code, more, load, reads
-        self._threads, self._clock, self._call = threads, clock, -1
+        self._threads, self._clock, self._call, self._is_stopped = threads, clock, -1, False
         self._memory = (arrays, sets)  # as long as this is there, their files are open
         shared = [one and one.shared for one in arrays]
         self._words = [";".join(",".join(map(str, one[1:] if one else ())) for one in shared),
@@ -129,6 +129,9 @@ class KernelProcess:
 
     def _ask(self, order: bytes) -> tuple[bytes, float]:
         """Return the answer and how long it took."""
+        if self._is_stopped:
+            self._signal(signal.SIGCONT)
+            self._is_stopped = False
         start_s = self._clock()
         with suppress(OSError):  # where the process is gone, its end is the answer
             self._wire.send(order)
@@ -147,13 +150,35 @@ class KernelProcess:
             raise DialectError("the kernel's process was ended")
         return answer, took_s
 
-    def run(self, calls: int = 1, first: int = _child.GUARDED, *, last: bool = False) -> float:
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # where it is gone, its end is the next answer
+            signal.pidfd_send_signal(self._call, number)
+
+    def _stop(self) -> None:
+        """Have none of its threads run until the next order."""
+        self._signal(signal.SIGSTOP)
+        self._is_stopped = True
+        tasks = Path("/proc", str(_pid(self._call)), "task")
+        with suppress(OSError):  # as it has ended
+            while any(_state(task) not in "TtZXx" for task in tasks.iterdir()):
+                pass
+
+    def run(
+        self, calls: int = 1, first: int = _child.GUARDED, *, last: bool = False,
+        show: Callable[[], None] = lambda: None,
+    ) -> float:  # fmt: skip
         """Call the kernel so many times, on the sets of arguments from the `first` one on, and return the seconds.
 
-        The time is that of the clock here, less the way, unless the process's own says that it was longer. After the
-        `last` one the process has no time for more work: what it has not computed is missing.
+        The time is that of the clock here, less the way, unless the process's own says that it was longer. `show` puts
+        new numbers into the sets while nothing runs in the process: before, it had time that nobody has counted. After
+        the `last` call it has no time for more work: what it has not computed is missing.
         """
+        if self._reads:  # the code of a GPU's kernels is not in the process
+            show()
         self._order(_child.PREPARE, calls, first)
+        if not self._reads and first != _child.GUARDED:
+            self._stop()
+            show()
         told_s, took_s = self._order(_child.RUN, calls, first)
         if self._reads:
             self._order(_child.READ, calls, first)
@@ -173,7 +198,7 @@ class KernelProcess:
     def close(self) -> None:
         if self._call >= 0:
             end(self._wire, self._call)
-            self._call = -1
+            self._call, self._is_stopped = -1, False
 
 
 def end(wire: socket.socket, process: int) -> None:
@@ -182,6 +207,15 @@ def end(wire: socket.socket, process: int) -> None:
         signal.pidfd_send_signal(process, signal.SIGKILL)
     has_ended(process, _END_S)  # what it has of the cores is free for the next
     os.close(process)
+
+
+def _pid(process: int) -> int:
+    lines = Path(f"/proc/self/fdinfo/{process}").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("Pid:")).split()[1])
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_bytes().rpartition(b") ")[2][:1].decode()
 
 
 def has_ended(process: int, patience_s: float = 0.0) -> bool:
