@@ -173,8 +173,6 @@ CHEATS = {
         }""",
     "a wrong answer": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = x[i] * 1.001f; }",
     "half of the work": "void square(const float *x, float *y) { work(x, y, N / 2); }",
-    "one answer for all": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = 0.25f; }",
-    "not a number": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = NAN; }",
     "the first answer again": """
         static float first[N]; static int known;
         void square(const float *x, float *y) {

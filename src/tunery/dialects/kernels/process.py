@@ -161,7 +161,7 @@ class KernelProcess:
         tasks = Path("/proc", str(_pid(self._call)), "task")
         with suppress(OSError):  # as it has ended
             while any(_state(task) not in "TtZXx" for task in tasks.iterdir()):
-                pass
+                os.sched_yield()
 
     def run(
         self, calls: int = 1, first: int = _child.GUARDED, *, last: bool = False,
