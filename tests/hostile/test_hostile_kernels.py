@@ -1,6 +1,8 @@
 """What a kernel, or a program that reads foreign files, tries in order to leave its confinement."""
 
+import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -9,10 +11,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 import pytest
+from attack_tools import places
 from daemon_tools import wait_until
+from square_kernel import square_file
 
 from tunery._sandbox import FILES, PROGRAMS, lacking, run
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
@@ -352,3 +357,48 @@ def test_a_kernel_ends_with_the_process_that_measures_it(tmp_path: Path) -> None
         assert len(started) == 2
         measuring.kill()
     wait_until(lambda: all(_is_gone(one.pid) for one in started))
+
+
+LACKING = """
+import os, struct, sys
+from tunery import _sandbox
+call = {"Landlock": 444, "seccomp": 317}[sys.argv[1]]
+os.environ.pop("TUNERY_UNCONFINED_KERNELS", None)
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x00050026), (0x06, 0, 0, 0x7FFF0000)]
+_sandbox.ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
+_sandbox._filter(_sandbox.ctypes.CDLL(None), steps, whole=True)
+os.execv(sys.executable, [sys.executable, "-P", "-m", "tunery", *sys.argv[2:]])
+"""
+KERNEL = {
+    "kernel": {
+        "description": square_file('source = "square.c"', 4, "[parameters]\nONE = [1]"),
+        "files": {"square.c": "void square(const float *x, float *y) { y[0] = x[0]; }"},
+    },
+    "candidate": {"parameters": {"ONE": 1}},
+}  # fmt: skip
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names calls by their numbers")
+@pytest.mark.parametrize("part", ["Landlock", "seccomp"])
+def test_what_the_machines_kernel_lacks_is_said_and_no_accounts_kernel_is_run(part: str, tmp_path: Path) -> None:
+    """The kernel answers such a call as one does that does not know it."""
+    environment = places(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    begin = [sys.executable, "-c", LACKING, part]
+    doctor = subprocess.run([*begin, "doctor"], env=environment, capture_output=True, text=True, check=False)
+    assert f"lacks {part}" in next(line for line in doctor.stdout.splitlines() if "sandbox" in line)
+    command = [*begin, "serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db"), "--json"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as served:
+        try:
+            assert served.stdout is not None
+            ready = json.loads("".join(iter(served.stdout.readline, "}\n")) + "}")
+            headers = {"Authorization": f"Bearer {ready['token']}"}
+            answer = httpx.post(f"{ready['url']}/v1/measurements", json=KERNEL, headers=headers, timeout=60)
+        finally:
+            served.terminate()
+            said = served.communicate(timeout=60)[1]
+    assert f"lacks {part}" in said
+    assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (403, "confinement")
