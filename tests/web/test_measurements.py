@@ -355,8 +355,8 @@ def test_no_kernel_that_cheats_gets_a_time(
             sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in sources))
             honest_s = [one["result"]["latency_s"] for one in (sent[0], *sent[-2:])]
             told = {name: (one["result"] or {}).get("latency_s") for name, one in zip(cheats, sent[1:], strict=False)}
-            # Those that forge want ten and more; beside busy neighbours one kernel's times differ by a factor of two.
-            assert not [name for name, time_s in told.items() if time_s and time_s < 0.4 * min(honest_s)], told
+            # Those that forge want ten and more; beside busy neighbours one kernel's times differ by a factor of six.
+            assert not [name for name, time_s in told.items() if time_s and time_s < 0.1 * min(honest_s)], told
             cheats = {
                 name: source for name, source in cheats.items() if told[name] and told[name] < 0.8 * min(honest_s)
             }
