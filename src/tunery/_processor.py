@@ -155,6 +155,19 @@ def entered() -> float:
     return time.monotonic() - max(age_s, 0.0)
 
 
+def wait_for_stop(process: int) -> None:
+    """Wait until no thread of a process, of which there is a descriptor, runs any more: it was stopped, or ends."""
+    lines = Path(f"/proc/self/fdinfo/{process}").read_text().splitlines()
+    pid = next(line for line in lines if line.startswith("Pid:")).split()[1]
+    with suppress(OSError):  # as it has ended
+        while any(_state(task) not in "TtZXx" for task in Path("/proc", pid, "task").iterdir()):
+            os.sched_yield()
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_bytes().rpartition(b") ")[2][:1].decode()
+
+
 def keep_to_cores(pid: int, count: int) -> None:
     """Have the only thread of a process, and what it starts from now on, run on so many of this process's cores."""
     os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:count])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tunery import _sandbox
 from tunery._errors import DialectError
-from tunery._processor import keep_to_cores
+from tunery._processor import keep_to_cores, wait_for_stop
 from tunery.dialects.kernels import _child
 from tunery.dialects.kernels.buffers import ArgumentSets, GuardedArray
 
@@ -158,10 +158,7 @@ class KernelProcess:
         """Have none of its threads run until the next order."""
         self._signal(signal.SIGSTOP)
         self._is_stopped = True
-        tasks = Path("/proc", str(_pid(self._call)), "task")
-        with suppress(OSError):  # as it has ended
-            while any(_state(task) not in "TtZXx" for task in tasks.iterdir()):
-                os.sched_yield()
+        wait_for_stop(self._call)
 
     def run(
         self, calls: int = 1, first: int = _child.GUARDED, *, last: bool = False,
@@ -207,15 +204,6 @@ def end(wire: socket.socket, process: int) -> None:
         signal.pidfd_send_signal(process, signal.SIGKILL)
     has_ended(process, _END_S)  # what it has of the cores is free for the next
     os.close(process)
-
-
-def _pid(process: int) -> int:
-    lines = Path(f"/proc/self/fdinfo/{process}").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("Pid:")).split()[1])
-
-
-def _state(task: Path) -> str:
-    return (task / "stat").read_bytes().rpartition(b") ")[2][:1].decode()
 
 
 def has_ended(process: int, patience_s: float = 0.0) -> bool:
