@@ -122,7 +122,7 @@ def _busy(spans: Sequence[Span]) -> dict[str, float]:
 
 def _waited(dispatch: Dispatch, runtime: Runtime) -> float:
     """Return for how long the measurer's capacity was none."""
-    name, waited_s, since_s = runtime.resource(Role.MEASURER), 0.0, None
+    name, waited_s, since_s = runtime.spec.resource(Role.MEASURER), 0.0, None
     for event in (event for entry in dispatch.scheduler.log.entries for event in entry.events):
         if isinstance(event, CapacityChanged) and event.resource == name:
             if event.capacity == 0:

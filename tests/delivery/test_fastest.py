@@ -35,7 +35,7 @@ class Runtime:
     def __init__(self, *fails: str, full: bool = False) -> None:
         self.engine, self.pools, self.blobs = self, self, Full() if full else FakeBlobs()
         self.fails, self.alive, self.calls = fails, dict[str, str](), Counter[str]()
-        self.put = list[str]()
+        self.put, self.holds = list[str](), BlobHolds(self.blobs)
 
     def start(self, spec: WorkerSpec) -> str:
         worker, blob = f"worker {len(self.alive)}", spec.settings["blob"]
@@ -43,12 +43,6 @@ class Runtime:
         self.alive[worker] = THEIRS if theirs else self.blobs.get(blob).read_text()
         self.put += [] if theirs else [blob]
         return worker
-
-    def hold(self, blob: str) -> bool:
-        return self.blobs.has(blob)
-
-    def release(self, blob: str) -> None:
-        self.blobs.release(blob)
 
     def kill(self, worker: str) -> None:
         del self.alive[worker]

@@ -127,10 +127,10 @@ def test_a_prepared_file_that_a_job_holds_stays(tmp_path: Path, monkeypatch: pyt
             runtime.dispatch.submit("collect")
             worker = runtime.workers(Role.IMPORTER)[0]
             load = partial(runtime.call, worker, "load", "zoo:mlp-mnist", {}, False, True, deadline_s=60)
-            network = await held(load, runtime.hold, runtime.release)
+            network = await held(load, runtime.holds.add, runtime.holds.release)
             await extract_beside(runtime, store, request, "collect", ["zoo:mlp-mnist"], _unpaid)
             assert runtime.blobs.has(network.blob)
-            runtime.release(network.blob)
+            runtime.holds.release(network.blob)
             assert not runtime.blobs.has(network.blob)
 
     asyncio.run(main())
@@ -148,7 +148,7 @@ def test_an_import_that_fails_holds_no_file(tmp_path: Path, monkeypatch: pytest.
         ):
             runtime.dispatch.submit("job")
             held_now: Counter[str] = Counter()
-            hold, release = runtime.hold, runtime.release
+            hold, release = runtime.holds.add, runtime.holds.release
 
             def counted(blob: str) -> bool:
                 held_now[blob] += 1

@@ -79,7 +79,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> Iterator[tupl
 
 def capacities(runtime: Runtime, resource: str) -> list[tuple[float, int]]:
     events = [event for entry in runtime.dispatch.scheduler.log.entries for event in entry.events]
-    name = runtime.resource(resource)
+    name = runtime.spec.resource(resource)
     changes = [(e.at_s, e.capacity) for e in events if isinstance(e, CapacityChanged) and e.resource == name]
     return changes[1:]  # the first says that there is such a resource
 
@@ -89,7 +89,7 @@ def measuring_started(runtime: Runtime) -> list[float]:
     wide, times = set(), []
     for entry in runtime.dispatch.scheduler.log.entries:
         for event in entry.events:
-            if isinstance(event, StageReady) and event.request.needs.get(runtime.resource(Role.MEASURER)):
+            if isinstance(event, StageReady) and event.request.needs.get(runtime.spec.resource(Role.MEASURER)):
                 wide.add(event.request.stage_id)
         at_s = max(event.at_s for event in entry.events)
         times += [at_s for d in entry.decisions if isinstance(d, Run) and d.stage_id in wide]

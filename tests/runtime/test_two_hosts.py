@@ -158,7 +158,7 @@ def test_what_crosses_slowly_counts_against_a_host(far: Path, tmp_path: Path) ->
         report = run_in(tmp_path, "fake:slowly?tasks=2&build_s=0.1", "600trials")
     assert report.job.state is JobState.DONE
     assert builds(made[0])[HERE] > builds(made[0])[FAR] > 0
-    assert made[0].paces.pace(FAR) > 1.0
+    assert made[0].builds.paces.pace(FAR) > 1.0
 
 
 def test_where_no_host_comes_this_one_builds_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

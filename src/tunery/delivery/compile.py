@@ -120,7 +120,7 @@ async def _expected(
 ) -> Expected:
     given = work.runtime.blobs.put(Path(options.inputs), temporary=True) if options.inputs else ""
     if given:
-        ends.callback(work.runtime.release, given)
+        ends.callback(work.runtime.holds.release, given)
     network = await prepared
     try:
         async with asyncio.timeout(_limit_s(work, options, network)):
@@ -364,6 +364,6 @@ async def _checked(work: Work, each: KnownTask) -> KnownTask:
             "the parameters or the reference"
         )
     if checked.part is not None:
-        runtime.hold(checked.part.blob)  # others may have the same code in use
-        runtime.discard(checked.part)
+        runtime.holds.add(checked.part.blob)  # others may have the same code in use
+        runtime.holds.release(checked.part.blob)
     return replace(each, refused=_RIGHT)

@@ -90,12 +90,12 @@ class Linker:
 
     def take(self, made: LinkedNetwork, path: Path) -> None:
         """Bring a compiled network to the new file `path`, which is the caller's own."""
-        self.work.runtime.take(made.blob, path)
+        self.work.runtime.holds.take(made.blob, path)
         self._held.remove(made.blob)
 
     def _add_part(self, workload: str, part: Artifact) -> None:
         self._held.append(part.blob)
-        if self.work.runtime.hold(part.blob):  # else another job's of the same code was released in this moment
+        if self.work.runtime.holds.add(part.blob):  # else another job's of the same code was released in this moment
             self._parts[workload] = part
 
     async def _build(self, known: Sequence[KnownTask]) -> None:
@@ -133,7 +133,7 @@ class Linker:
 
     def close(self) -> None:
         for blob in self._held:
-            self.work.runtime.release(blob)
+            self.work.runtime.holds.release(blob)
         self._held.clear()
         self._parts.clear()
 

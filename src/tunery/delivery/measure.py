@@ -64,7 +64,7 @@ async def measure(work: Work, task_key: str, body: str) -> SingleMeasurement:
         return await _measured(context, task, candidate, baselines, at_hand)
     finally:
         for artifact in (*baselines.take(), *at_hand.values()):
-            work.runtime.discard(artifact)
+            work.runtime.holds.release(artifact.blob)
 
 
 def _chosen(tasks: tuple[Task, ...], key: str) -> Task:

@@ -358,7 +358,7 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
         if len(near) > 1 and heavy(task) and await _far_ahead(context, task, best_s):
             await _hold_finals(context, task, near, reference)
     for artifact in (reference, *(one.artifact for one in built)):
-        context.runtime.discard(artifact)
+        context.runtime.holds.release(artifact.blob)
     return len(found)
 
 

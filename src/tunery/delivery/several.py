@@ -101,8 +101,8 @@ async def time_files(made: Mapping[str, Made]) -> tuple[dict[str, float], dict[s
             except TuneryError as error:  # the disk is full
                 failed[name] = error
                 continue
-            work.runtime.hold(blob)
-            ends.callback(work.runtime.release, blob)
+            work.runtime.holds.add(blob)
+            ends.callback(work.runtime.holds.release, blob)
             started = Contestants.start(work.runtime, network, {_OURS: blob}, theirs)
             ends.callback(started.close)
             sides[name] = started, _OURS
@@ -196,8 +196,8 @@ async def _free(work: Work, networks: Sequence[Network], alike: Path, scratch: P
                 grant.worker, "keep", network, target, "", True, deadline_s=IMPORT_DEADLINE_S
             )
     finally:
-        work.runtime.release(network.blob)
-    work.runtime.take(kept.blob, scratch / "free")
+        work.runtime.holds.release(network.blob)
+    work.runtime.holds.take(kept.blob, scratch / "free")
     with Archive(alike) as archive:
         unknown: dict[str, Any] = {"rungs": {}, "verified": None, "verdict": None}
         origin = {**archive.manifest["origin"], **unknown, "elsewhere": len(kept.elsewhere)}

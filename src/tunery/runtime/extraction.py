@@ -144,9 +144,8 @@ async def extract_beside(  # noqa: PLR0917 - who extracts what, where to
             if grant is not None:
                 await paid(grant)
 
-    sweep = _Sweep(
-        runtime.engine, store, request, worker, on_done, stop or threading.Event(), True, runtime.hold, runtime.release
-    )
+    holds, stop = runtime.holds, stop or threading.Event()
+    sweep = _Sweep(runtime.engine, store, request, worker, on_done, stop, True, holds.add, holds.release)
     return await sweep.run(models, runtime.threads, len(usable_cores()))
 
 

@@ -19,19 +19,19 @@ from typing import Any
 from tunery._errors import BlobError, CrashError, EngineError, FullHostError, LostWorkerError, WorkError
 from tunery._locks import DeviceLock, hold_directory, is_held, own_directory
 from tunery._outputs import is_running
-from tunery._settings import settings
 from tunery.accounting.power import Power
+from tunery.blobs import Blobs
 from tunery.costmodels.columns import TASK_COLUMNS, Layout
 from tunery.dialects import CrossCompiler, Space, get_dialect
-from tunery.domain import HERE, Artifact, Calibration, DeviceDescription
+from tunery.domain import HERE, Calibration, DeviceDescription
 from tunery.engines import Engine, Role
 from tunery.runtime.dispatch import Dispatch, Pin, RerouteError, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share
-from tunery.runtime.hosts.further import FurtherHosts, HostDevice
+from tunery.runtime.hosts.builds import BuildHosts
+from tunery.runtime.hosts.further import HostDevice
 from tunery.runtime.hosts.workers import StageUsage, WorkerPools
 from tunery.runtime.spec import RuntimeSpec
 from tunery.scheduling import CapacityChanged, StageRequest
-from tunery.scheduling.paces import HostLoad, Paces
 
 DEVICE = f"{HERE}/device:cpu"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
@@ -56,6 +56,34 @@ class Reservation:
         """Return what a stage that goes on has used since its begin, or the last split: whoever splits it off pays."""
         wall_s, core_s = self.used()
         return Reservation(self.worker, core_s, wall_s, self.cores, self.share, self.host)
+
+
+class BlobHolds:
+    """Which of an engine's temporary blobs somebody still needs, and how many do: the last one's release is theirs."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._holders = Counter[str]()
+
+    def add(self, blob: str) -> bool:
+        """Hold a blob; return whether it is there."""
+        self._holders[blob] += 1
+        return self._blobs.has(blob)
+
+    def release(self, blob: str) -> None:
+        self._holders[blob] -= 1
+        if self._holders[blob] <= 0:
+            del self._holders[blob]
+            self._blobs.release(blob)
+
+    def take(self, blob: str, path: Path) -> None:
+        """Bring a held blob's bytes to the new file `path`, and release it; it is moved if nobody else holds it."""
+        if self._holders[blob] > 1:
+            shutil.copyfile(self._blobs.get(blob), path)
+            self.release(blob)
+        else:
+            self._blobs.take(blob, path)
+            del self._holders[blob]
 
 
 class Runtime:
@@ -94,34 +122,26 @@ class Runtime:
         self.measure_cores = self.pools.slots[0]
         self._turn = HostDevice(engine, on, self.dispatch.now) if on else DeviceLock(scratch.parent / "measuring.lock")
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
-        self.paces = Paces()
         self.pools.start(self.granted)
         self._described = self._ask_device()
         other = facts is not None and facts.machine != platform.machine()
         self.builds_for_another_kind = other and isinstance(get_dialect(spec.dialect), CrossCompiler)
         self.target_worker = self.pools.start_target_worker() if on and not self.builds_for_another_kind else None
         self.dispatch.add(
-            {self.resource(role, host): len(self.pools.of(role, host)) for role, host in self.pools.roles.items()}
+            {self.spec.resource(role, host): len(self.pools.of(role, host)) for role, host in self.pools.roles.items()}
         )
         self.dispatch.add({self.device_share: len(self.cores)})
         if facts is not None:
             self.dispatch.add({core_of(on): max(facts.granted, len(self.measure_cores))})
-        builder = self.pools.of(Role.BUILDER)[0]
-        self.hosts = FurtherHosts(
-            engine, builder, self.pools.start_builders, self._host_resized,
-            partial(self.dispatch.others_on, spec.label), named=self.dispatch.named_hosts,
-        )  # fmt: skip
-        self._build_here = settings().build_here
+        self.builds = BuildHosts(engine, spec, self.dispatch, self.pools, self.measure_host)
         self.runs_users_code = get_dialect(spec.dialect).runs_users_code
         self._worked_for: dict[str, str] = {}  # measurer, or builder, which runs defaults, to its last job
-        self._waiting_at: dict[str, str] = {}  # stage to host
-        self._waiting_builds: dict[str, str] = {}  # of these those that any host may make
         self._requests: dict[str, StageRequest] = {}  # of the workers that are held
         self.foreign = foreign
         self.power = Power()  # it counts from here on, so that the import is measured
         self._watching: asyncio.Task[None] | None = None
         self.usage = StageUsage(engine, self.dispatch.now, self.pools.everyone)
-        self._holds: Counter[str] = Counter()
+        self.holds = BlobHolds(engine.blobs)
         self._latest = deque[tuple[float, float]](maxlen=_LATEST)
 
     @cached_property
@@ -129,20 +149,6 @@ class Runtime:
         dialect = get_dialect(self.spec.dialect)
         layout = dialect.layout() if isinstance(dialect, Space) else None
         return layout and layout.with_columns(TASK_COLUMNS)
-
-    def resource(self, role: str, host: str = HERE) -> str:
-        return f"{host}/{role}{self.spec.label}"
-
-    def _host_resized(self, host: str, builders: int) -> None:
-        """Have a further host take so many builds at a time; those that wait for one that has left go elsewhere."""
-        cores = max(builders, len(self.measure_cores) if host == self.measure_host else 0)
-        left = self.dispatch.cores_left(self.spec.label, cores, host)
-        self.dispatch.add({left.resource: left.capacity, self.resource(Role.BUILDER, host): builders})
-        if not builders:
-            self.dispatch.reroute([stage_id for stage_id, at in self._waiting_at.items() if at == host])
-        elif not self._build_here:
-            self.dispatch.reroute([stage_id for stage_id, at in self._waiting_builds.items() if at == HERE])
-        self._move_builds(builders)
 
     async def device(self) -> DeviceDescription:
         """Return the device that is measured on, as the measurer describes it; it is asked once."""
@@ -170,10 +176,10 @@ class Runtime:
             return
         self.calibration = calibration
         self.pools.use_slots(max([1, *calibration.degrees.values()]))
-        self.dispatch.add({self.resource(Role.MEASURER, self.measure_host): len(self.pools.slots)})
+        self.dispatch.add({self.spec.resource(Role.MEASURER, self.measure_host): len(self.pools.slots)})
 
     def workers(self, role: Role) -> list[str]:
-        return self.pools.on(role, (HERE, self.measure_host, *self.hosts.up))
+        return self.pools.on(role, (HERE, self.measure_host, *self.builds.hosts.up))
 
     @asynccontextmanager
     async def stage(  # noqa: PLR0917 - the fields of a stage request
@@ -206,10 +212,10 @@ class Runtime:
                         took_s = self.dispatch.now() - began
                 ok = True
                 if role is Role.BUILDER and worker is None and size:
-                    self.paces.built(host, task_kind, took_s / size)
+                    self.builds.paces.built(host, task_kind, took_s / size)
             finally:
                 self.dispatch.finished(stage_id, ok=ok)
-                self._move_builds(1)
+                self.builds.move(1)
 
     async def _admit(  # noqa: PLR0917 - what a stage needs
         self,
@@ -223,25 +229,21 @@ class Runtime:
         """Wait for permission on a host, and on another one where that leaves; return the host and all that is held."""
         while True:
             host = self._host_for(role, worker, delivered=request.delivered)
-            if role is Role.BUILDER and host != HERE and host not in self.hosts.up:
+            if role is Role.BUILDER and host != HERE and host not in self.builds.hosts.up:
                 raise LostWorkerError(f"{worker} is on host {host}, which has left")
-            needs = {core_of(host): cores, self.resource(role.value, host): 1}
+            needs = {core_of(host): cores, self.spec.resource(role.value, host): 1}
             if role is Role.MEASURER:
                 needs[self.device_share] = -(-len(self.cores) // degree)
             asked = replace(request, needs=needs)
             wanted.enter_context(self._wanting(role))
-            self._waiting_at[request.stage_id] = host
-            if role is Role.BUILDER and worker is None and not request.delivered:
-                self._waiting_builds[request.stage_id] = host
+            movable = role is Role.BUILDER and worker is None and not request.delivered
             try:
-                await self.dispatch.permission(asked)
+                with self.builds.waiting(request.stage_id, host, movable=movable):
+                    await self.dispatch.permission(asked)
             except RerouteError:
                 wanted.close()
             else:
                 return host, asked
-            finally:
-                del self._waiting_at[request.stage_id]
-                self._waiting_builds.pop(request.stage_id, None)
 
     @contextmanager
     def _wanting(self, role: Role) -> Iterator[None]:
@@ -249,7 +251,7 @@ class Runtime:
         self.pools.want(role, 1)
         try:
             if self.pools.grow(role):
-                self.dispatch.add({self.resource(role.value): len(self.pools.of(role))})
+                self.dispatch.add({self.spec.resource(role.value): len(self.pools.of(role))})
             yield
         finally:
             self.pools.want(role, -1)
@@ -292,37 +294,15 @@ class Runtime:
 
     def taken(self, host: str = HERE) -> float | None:
         if host != HERE:
-            return self.hosts.taken(host)
+            return self.builds.hosts.taken(host)
         return None if self.foreign is None else self.foreign.foreign.taken
-
-    def hold(self, blob: str) -> bool:
-        self._holds[blob] += 1
-        return self.blobs.has(blob)
-
-    def release(self, blob: str) -> None:
-        self._holds[blob] -= 1
-        if self._holds[blob] <= 0:
-            del self._holds[blob]
-            self.blobs.release(blob)
-
-    def take(self, blob: str, path: Path) -> None:
-        """Bring a held blob's bytes to the new file `path`, and release it; it is moved if nobody else holds it."""
-        if self._holds[blob] > 1:
-            shutil.copyfile(self.blobs.get(blob), path)
-            self.release(blob)
-        else:
-            self.blobs.take(blob, path)
-            del self._holds[blob]
-
-    def discard(self, artifact: Artifact) -> None:
-        self.release(artifact.blob)
 
     async def make(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
         made = await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries)
-        if not self.hold(made.blob):  # somebody else's of the same content was released in this moment
-            self.release(made.blob)
+        if not self.holds.add(made.blob):  # somebody else's of the same content was released in this moment
+            self.holds.release(made.blob)
             made = await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries)
-            self.hold(made.blob)
+            self.holds.add(made.blob)
         return made
 
     async def call(
@@ -348,8 +328,7 @@ class Runtime:
                 if host == HERE:
                     raise
                 if self.pools.slot(worker) is None:
-                    self.paces.lost(host)
-                    self.hosts.leave(host, str(error))
+                    self.builds.lost(host, str(error))
                     return await self._call_elsewhere(worker, method, *args, deadline_s=deadline_s)
                 if isinstance(error, FullHostError) and isinstance(self._turn, HostDevice):
                     full_since_s = min(full_since_s, self.dispatch.now())
@@ -376,7 +355,7 @@ class Runtime:
 
     def _watch_others(self) -> None:
         """Keep an eye on the machine, and on further hosts, from now on; the event loop ends it with itself."""
-        self.hosts.follow()
+        self.builds.hosts.follow()
         if self.foreign is not None and (self._watching is None or self._watching.done()):
             self._watching = asyncio.create_task(self.foreign.run(self._share_changed))
 
@@ -386,8 +365,8 @@ class Runtime:
         cores = min(share.cores, self.granted) if share.disturbed else self.granted
         now_s = self.dispatch.now()
         self.dispatch.decide(
-            CapacityChanged(now_s, self.resource(Role.MEASURER), 0 if share.waiting else measurers),
-            CapacityChanged(now_s, self.resource(Role.BUILDER), min(cores, builders)),
+            CapacityChanged(now_s, self.spec.resource(Role.MEASURER), 0 if share.waiting else measurers),
+            CapacityChanged(now_s, self.spec.resource(Role.BUILDER), min(cores, builders)),
             self.dispatch.cores_left(self.spec.label, cores if share.waiting else max(cores, len(self.measure_cores))),
         )
 
@@ -415,35 +394,9 @@ class Runtime:
             return self.measure_host
         if worker is not None:
             return self.pools.host(worker)
-        if role is not Role.BUILDER or not self.hosts.up:
+        if role is not Role.BUILDER or not self.builds.hosts.up:
             return HERE
-        loads = self._loads()
-        able = {
-            host: load for host, load in loads.items() if host == HERE or not delivered or self.hosts.delivers(host)
-        }
-        return self.paces.first_free(able) if able else HERE
-
-    def _loads(self) -> dict[str, HostLoad]:
-        """What is asked of the hosts that build: on this one, proposals and the like take cores as well."""
-        waiting, free = self.dispatch.queues(), self.dispatch.scheduler.free
-        return {
-            host: HostLoad(
-                max(self.dispatch.scheduler.capacity(self.resource(Role.BUILDER, host)), 1),
-                min(free(core_of(host)), free(self.resource(Role.BUILDER, host))),
-                waiting[core_of(host)],
-            )
-            for host in (HERE, *self.hosts.up)
-            if host != HERE or self._build_here
-        }
-
-    def _move_builds(self, most: int) -> None:
-        for _ in range(most if self.hosts.up and self._waiting_builds else 0):
-            full = self.paces.overdue(self._loads())
-            stage_id = next((stage_id for stage_id, at in self._waiting_builds.items() if at == full), None)
-            if stage_id is None:
-                return
-            del self._waiting_builds[stage_id]  # once, until it waits elsewhere
-            self.dispatch.reroute([stage_id])
+        return self.builds.first_free(delivered=delivered)
 
 
 def make_scratch(root: Path) -> tuple[Path, int]:

@@ -5,6 +5,7 @@ from typing import Self
 
 from tunery.devices import device_class
 from tunery.dialects import get_dialect
+from tunery.domain import HERE
 from tunery.domain.request import Request
 from tunery.runtime import thread_count
 
@@ -34,3 +35,6 @@ class RuntimeSpec:
     @property
     def label(self) -> str:
         return f"@{self.dialect}/{self.threads}{'/full' if self.full_length else ''}{self.on and f'/{self.on}'}"
+
+    def resource(self, role: str, host: str = HERE) -> str:
+        return f"{host}/{role}{self.label}"

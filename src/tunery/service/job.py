@@ -136,7 +136,7 @@ class Job:
         self._stack.close()
         for work in self._read_here if models else ():
             for blob in work.imported.blobs if work.imported else ():
-                work.runtime.release(blob)
+                work.runtime.holds.release(blob)
 
     def log(self, state: JobState, message: str = "") -> None:
         more = {"job": self.job_id, "state": state.value, "account": self.claim.owner, "kind": self.request.kind,

@@ -62,9 +62,9 @@ def machines(
 def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int], resources: Mapping[str, int]) -> Machine:
     engines = [runtime.engine for runtime in runtimes if name in runtime.engine.hosts]
     facts = next((found for engine in engines if (found := engine.facts(name)) is not None), None)
-    builds = any(name in runtime.hosts.up for runtime in runtimes)
+    builds = any(name in runtime.builds.hosts.up for runtime in runtimes)
     trouble = next((text for engine in engines if (text := engine.trouble(name))), "")
-    trouble = trouble or next((text for runtime in runtimes if (text := runtime.paces.remark(name))), "")
+    trouble = trouble or next((text for runtime in runtimes if (text := runtime.builds.paces.remark(name))), "")
     if facts is None:
         return Machine(
             name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, None, False, {}, {}, trouble, ()

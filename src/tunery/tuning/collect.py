@@ -282,7 +282,7 @@ class Collector:
         for searched, quota in ((False, at_random), (True, wanted - at_random)):
             if quota > 0 and not self._over():
                 await self._propose_and_measure(task, proposer, reference, told, quota, searched=searched)
-        self._context.runtime.discard(reference)
+        self._context.runtime.holds.release(reference.blob)
         with suppress(EngineError):  # a worker that is gone has forgotten it anyway
             await self._context.runtime.call(proposer, "close", task.key, deadline_s=PROPOSE_DEADLINE_S)
 
@@ -358,7 +358,7 @@ class Collector:
         fastest_s = min((t.latency_s for t in told.values() if t.outcome is Outcome.OK and t.latency_s), default=None)
         found = await race_in_turn(self._context, task, built, reference, partial(self._record, task), best_s=fastest_s)
         for one in built:
-            self._context.runtime.discard(one.artifact)
+            self._context.runtime.holds.release(one.artifact.blob)
         return [Observation(one.candidate, m.outcome, m.latency_s) for one, m in zip(built, found, strict=True)]
 
     async def _record(

@@ -118,7 +118,7 @@ class Work:
             self.imported = together(parts) if self.request.more_shapes else parts[0]
         except BaseException:
             for blob in blobs:
-                self.runtime.release(blob)
+                self.runtime.holds.release(blob)
             raise
         await self._pay("import", Reservation("", self.imported.core_s, self.imported.wall_s))
         return self.imported
@@ -188,7 +188,7 @@ class Work:
                 runtime.call, grant.worker, "load", request.model, request.shapes, request.trust,
                 deadline_s=IMPORT_DEADLINE_S, tries=3,
             )  # fmt: skip
-            network = await held(load, runtime.hold, runtime.release)
+            network = await held(load, runtime.holds.add, runtime.holds.release)
             blobs += network.blobs
             return network
 

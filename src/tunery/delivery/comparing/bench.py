@@ -68,8 +68,8 @@ def _stored(work: Work, path: Path, ends: ExitStack) -> str:
         blob = work.runtime.blobs.put(path, temporary=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}; name a file that can") from error
-    work.runtime.hold(blob)
-    ends.callback(work.runtime.release, blob)
+    work.runtime.holds.add(blob)
+    ends.callback(work.runtime.holds.release, blob)
     return blob
 
 

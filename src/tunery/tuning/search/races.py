@@ -126,7 +126,7 @@ class Races:
                 again.update(built.candidate.key for built in doubtful)
         for one in built:
             if last[one.candidate.key] is not Outcome.OK:
-                payer.runtime.discard(one.artifact)
+                payer.runtime.holds.release(one.artifact.blob)
         return [one for one in built if last[one.candidate.key] is Outcome.OK]
 
     async def _race_some(  # noqa: PLR0917 - one slot's part of `run`

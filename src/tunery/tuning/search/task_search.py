@@ -175,7 +175,7 @@ class TaskSearch:
 
     def discard_artifacts(self, runtime: Runtime) -> None:
         for artifact in (*self._at_hand.values(), *self._baselines.take()):
-            runtime.discard(artifact)
+            runtime.holds.release(artifact.blob)
         self._at_hand.clear()
 
     # -- the compiler's default -----------------------------------------------------------------------------------
