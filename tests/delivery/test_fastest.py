@@ -19,6 +19,7 @@ from tunery.dialects import get_dialect
 from tunery.domain import HERE, Network
 from tunery.domain.request import CompileOptions, CompileReport, Request
 from tunery.engines import WorkerSpec
+from tunery.runtime.runtime import BlobHolds
 from tunery.testing.fake_blobs import FakeBlobs
 from tunery.tuning.work import Work
 
