@@ -29,7 +29,7 @@ THEIRS = "OnnxRuntimeContestant"
 class Runtime:
     """Stands in for a job's runtime and engine: a file's text is its name, and calls of those in `fails` raise."""
 
-    threads, measure_cores, measure_host, host_facts = 1, None, HERE, None
+    threads, measure_cores, measure_host, host_facts, slowness = 1, None, HERE, None, 1.0
     environment = get_dialect("fake").environment()
     measuring_environment = environment.measuring()
 
@@ -57,7 +57,7 @@ class Runtime:
         return [2e-3 if name == THEIRS else 1e-3]
 
     @asynccontextmanager
-    async def stage(self, *of: object) -> AsyncIterator[None]:
+    async def stage(self, *of: object, **more: object) -> AsyncIterator[None]:
         yield
 
 

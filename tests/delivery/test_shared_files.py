@@ -31,7 +31,7 @@ class Works:
 
     @asynccontextmanager
     async def stage(self, *_: object) -> AsyncIterator[SimpleNamespace]:
-        yield SimpleNamespace(worker="")
+        yield SimpleNamespace(worker="", core_s=0.0)
 
     async def call(self, *_: object, **__: object) -> CompiledBlob:
         self.made += 1

@@ -133,7 +133,7 @@ def test_what_is_built_for_this_processor_runs_only_on_hosts_that_have_its_instr
         found.follow()
         await settle()
         assert found.up == [FAR], "it builds"
-        return found.runs(FAR)
+        return found.delivers(FAR)
 
     facts = host_facts()
     (processor,) = facts.devices
