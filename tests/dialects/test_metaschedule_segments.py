@@ -14,10 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 from tunery._errors import UsageError
 from tunery.delivery.files.loading import load_compiled
 from tunery.dialects import CompiledNetwork, Dialect
+from tunery.dialects.metaschedule.importing import lowering
 from tunery.dialects.metaschedule.importing.segments.foreign import foreign_nodes
 from tunery.dialects.metaschedule.importing.segments.graph import Graph, groups, split
-from tunery.domain import Network, Target
+from tunery.domain import WHOLE, Network, Target
+from tunery.domain.request import CompileReport
 from tunery.models import prepare
+from tunery.reports.text import failed_rules
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -275,3 +278,44 @@ def test_a_segment_of_another_type_than_the_network_has_is_not_run(tmp_path: Pat
         calls.run(0, [wide, wide])
     calls.run(0, [x, wide])
     assert (wide.numpy() == 1).all()
+
+
+@pytest.mark.parametrize(("count", "foreign"), [(96, False), (200, True)])
+def test_a_concatenation_of_many_arrays_runs_in_onnx_runtime(count: int, foreign: bool, tmp_path: Path) -> None:
+    names = [f"x{number}" for number in range(count)]
+    inputs = {name: (FLOAT, [2, 1]) for name in names}
+    node = helper.make_node("Concat", names, ["y"], axis=1)
+    graph = Graph(onnx.load(written(tmp_path, [node], inputs, {"y": (FLOAT, [2, count])})))
+    assert bool(foreign_nodes(graph)) == foreign
+
+
+@pytest.mark.tvm
+def test_a_long_chain_becomes_programs_of_a_bounded_size(target: Target, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", [f"v{number}"], [f"v{number + 1}"]) for number in range(200)]
+    path = written(tmp_path, nodes, {"v0": (FLOAT, [2, 4])}, {"v200": (FLOAT, [2, 4])})
+    lowered = lowering.lower(prepare(path, {}, tmp_path), target)
+    assert len(lowered.functions) == 2  # equal ones once
+    assert sum(lowered.calls.values()) == 7
+
+
+@pytest.mark.tvm
+def test_a_rule_that_fails_is_named_and_leaves_the_file_right(
+    dialect: Dialect,
+    target: Target,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def scale_and_shift(module: object) -> None:
+        raise RuntimeError("no such operand")
+
+    monkeypatch.setattr(lowering, "scale_and_shift", scale_and_shift)
+    monkeypatch.setattr(lowering, "_kept", {})
+    network = prepared(masked, tmp_path)
+    compiled = dialect.compile(network, target, {}, tmp_path / "made.tunery")
+    assert compiled.left_out == {WHOLE: {"scale_and_shift": "RuntimeError: no such operand"}}
+    report = CompileReport("masked", "", 0, {}, left_out=compiled.left_out)
+    assert failed_rules(report) == ["left out    the whole network: scale_and_shift (RuntimeError: no such operand)"]
+    agree(network, load_compiled(tmp_path / "made.tunery"), 0)
+    assert caplog.text.count("the rule scale_and_shift fails") == 1
+    caplog.clear()

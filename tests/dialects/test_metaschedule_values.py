@@ -119,3 +119,57 @@ def test_floats_obey_no_algebra_and_scalars_stay_scalars(dialect: Dialect, targe
     given = {"x": values, "z": values[:, ::-1].copy(), "d": np.resize(ENDS, 24).astype(np.float64), "q": np.uint8(7)}
     given |= {"s": np.float32(-0.3), "h": np.resize([1, INF, NAN, -0.0], 24).astype(np.float16)}
     assert compare_model(model, {name: np.asarray(one) for name, one in given.items()}, dialect, target, tmp_path) == 0
+
+
+def test_truths_hardmax_scatters_and_scalars_are_native(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    truths = np.array([[True, False], [False, False], [True, True]])
+    nodes: list[Node] = [
+        (operator, [truths, [np.array([axis])]], {"keepdims": keep}, 1)
+        for operator in ("ReduceMax", "ReduceMin") for axis in (0, 1) for keep in (0, 1)
+    ]  # fmt: skip
+    nodes += [("Hardmax", [rows], {"axis": axis}, 1) for rows in (ROWS, np.eye(4, dtype=np.float32)) for axis in (0, 1)]
+    data, places = np.zeros((4, 5, 6), np.float32), np.array([[0, 1], [3, -1], [-4, 2]])
+    along, more = np.argsort(np.sin(np.arange(120).reshape(4, 5, 6)), 1), np.ones((4, 3, 6), np.float32)
+    nodes += [
+        ("ScatterElements", [data, along[:, :3] - shift, more], {"axis": 1, "reduction": reduction}, 1)
+        for shift, reduction in ((0, "none"), (5, "add"), (2, "max"))
+    ]
+    nodes += [("ScatterND", [data, places, more[:3, 0]], {"reduction": one}, 1) for one in ("none", "add", "mul")]
+    nodes += [
+        ("QuantizeLinear", [np.array(value, np.float32), [np.float32(0.05)], [zero]], {}, 1)
+        for value in (NAN, INF, -INF, 1.5) for zero in (np.uint8(3), np.int8(0))
+    ]  # fmt: skip
+    assert compare(nodes, dialect, target, tmp_path) == 0
+
+
+def test_signs_of_zeros_and_small_numbers_of_float64(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    text = """
+    <ir_version: 9, opset_import: ["": 20]>
+    signs (float[16] x, double[6] d) => (float[16] side, double[6] ratio) {
+        made = Selu(x)
+        side = Reciprocal(made)
+        small = Tanh(d)
+        ratio = Div(small, d)
+    }
+    """
+    given = {
+        "x": np.where(ENDS > 0, ENDS, np.copysign(0, ENDS)),
+        "d": np.array([1e-30, -1e-9, 1e-310, 0.019, 0.021, 3]),
+    }
+    assert compare_model(onnx.parser.parse_model(text), given, dialect, target, tmp_path) == 0
+
+
+def test_what_a_scatter_writes_outside_stays_within_its_result(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    data = np.zeros((4, 5, 6), np.float32)
+    nodes: list[Node] = [
+        ("ScatterElements", [data, np.zeros((4, 3, 6), np.int64), np.ones((4, 3, 6), np.float32)], {"axis": 1}, 1),
+        ("ScatterND", [data, np.zeros((3, 2), np.int64), np.ones((3, 6), np.float32)], {}, 1),
+    ]
+    assert compare(nodes, dialect, target, tmp_path) == 0
+    with Archive(tmp_path / "made.tunery") as archive:
+        compiled = dialect.load_network(archive)
+    for far in (6, -7, 10**6, -(2**40), 2**62 + 5, -(2**63)):
+        given = [np.full(one.shape, far if one.dtype == "int64" else 1, one.dtype) for one in compiled.inputs]
+        assert all((one == 1).any() for one in compiled(*given))

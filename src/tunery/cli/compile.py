@@ -87,6 +87,7 @@ def _lines(
         call,
         dialect_lines,
         elsewhere_lines,
+        failed_rules,
         headlines,
         refused_lines,
         target_lines,
@@ -102,8 +103,7 @@ def _lines(
     yield from dialect_lines(report)
     yield from elsewhere_lines(report.elsewhere)
     yield from value_lines(report)
-    if verbose:
-        yield from _left_out(report, request)
+    yield from _left_out(report, request) if verbose else failed_rules(report)
     if report.max_abs_error is not None:
         yield f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}"
     if report.model_changed:

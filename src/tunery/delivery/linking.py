@@ -11,7 +11,7 @@ from tunery._errors import TuneryError
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import fill
 from tunery.dialects import GraphNode
-from tunery.domain import Artifact, Candidate, Network, Task
+from tunery.domain import WHOLE, Artifact, Candidate, Network, Task
 from tunery.domain.request import CompileReport, FillPolicy
 from tunery.engines import Role
 from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel
@@ -148,7 +148,8 @@ def _report(network: str, known: Sequence[KnownTask], compiled: CompiledBlob) ->
         for key, used in compiled.coverage.items()
         if key in by_key
     }
-    left_out = {by_key[key].task.workload.label: why for key, why in compiled.left_out.items() if key in by_key}
+    labels = {WHOLE: WHOLE} | {key: each.task.workload.label for key, each in by_key.items()}
+    left_out = {labels[key]: why for key, why in compiled.left_out.items() if key in labels}
 
     def unused(each: KnownTask) -> bool:
         return compiled.coverage.get(each.task.workload.key, "") is None

@@ -57,9 +57,9 @@ class Kernel(ABC):
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default).
-    `left_out` says, by workload, what the search that found a candidate did without, and why; `elsewhere`, by node of
-    the network, why ONNX Runtime runs it; `not_kept`, which kinds of values operators may lose. `digest` is the SHA-256
-    of the file, where writing it gave that."""
+    `left_out` says, by workload, what the search that found a candidate did without, and why, and by `WHOLE` which
+    rules failed on the network; `elsewhere`, by node of the network, why ONNX Runtime runs it; `not_kept`, which kinds
+    of values operators may lose. `digest` is the SHA-256 of the file, where writing it gave that."""
 
     path: str
     coverage: Mapping[str, str | None]

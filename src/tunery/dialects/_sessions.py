@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Sequence
 from typing import Any
 
 _SILENT = 4
@@ -33,10 +34,17 @@ class OnnxRuntimeSession:
     def _open(self) -> None:
         import onnxruntime
 
+        def opened(disabled: Sequence[str]) -> Any:
+            return onnxruntime.InferenceSession(
+                self._model, self._options, providers=["CPUExecutionProvider"], enable_fallback=0,
+                disabled_optimizers=[*disabled],
+            )  # fmt: skip
+
         self._process = os.getpid()
-        self._session = onnxruntime.InferenceSession(
-            self._model, self._options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        try:
+            self._session = opened(())
+        except Exception:  # noqa: BLE001 - of many kinds
+            self._session = opened(("ConstantFolding",))  # it may take a branch that it puts in its place for wrong
 
     def get(self) -> Any:
         if self._process != os.getpid():

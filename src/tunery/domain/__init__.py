@@ -29,7 +29,16 @@ from tunery.domain.measurement import (
     median_interval,
     paced,
 )
-from tunery.domain.network import SEGMENT, InputRange, Network, TensorSpec, merged_network, merged_specs, shape_text
+from tunery.domain.network import (
+    SEGMENT,
+    WHOLE,
+    InputRange,
+    Network,
+    TensorSpec,
+    merged_network,
+    merged_specs,
+    shape_text,
+)
 from tunery.domain.operator_key import OperatorKey, OperatorKeyError, OperatorPattern, operator_key
 from tunery.domain.task import Target, Task, Workload, merged_tasks
 
@@ -41,6 +50,7 @@ __all__ = [
     "MOST",
     "PHASE",
     "SEGMENT",
+    "WHOLE",
     "Artifact",
     "BlobDigest",
     "Budget",

@@ -8,6 +8,7 @@ from tunery._errors import UsageError
 from tunery.domain.keys import BlobDigest, digest
 
 SEGMENT = "tunery.segment."
+WHOLE = "the whole network"  # in place of a task's name
 """What the name of a part that ONNX Runtime runs begins with, in a compiled network's profile."""
 
 

@@ -494,7 +494,8 @@ class CompileReport:
         refused: By a task's name, why it has no prediction where one was asked for.
         measured: The number of candidates that were timed to compile it.
         untuned: The number of tasks that could be tuned, and were neither searched nor predicted.
-        left_out: By a task's name, what the search that found its candidate did without, and why.
+        left_out: By a task's name, what the search that found its candidate did without, and why; by `WHOLE`, which
+            rules failed on the network.
         elsewhere: By a node's name, why ONNX Runtime runs it.
         model_changed: Whether the model's file is no longer what was read.
         latency_s: The file's latency; None if it was not timed, or if ONNX Runtime runs the whole network.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunery._errors import brief
-from tunery.domain import JobState, JobStatus, Network, Rung, TaskState, shape_text
+from tunery.domain import WHOLE, JobState, JobStatus, Network, Rung, TaskState, shape_text
 from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
 from tunery.reports.data import by_dialect, reached_of, total
@@ -175,6 +175,10 @@ def left_out_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
         for name, why in reasons.items():
             names.setdefault((task, why), []).append(name)
     return [f"left out    {task}: {', '.join(which)} ({why})" for (task, why), which in names.items()]
+
+
+def failed_rules(report: "CompileReport") -> list[str]:
+    return left_out_lines({task: why for task, why in report.left_out.items() if task == WHOLE})
 
 
 def headlines(report: "CompileReport") -> list[str]:

@@ -31,7 +31,7 @@ from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.target import instructions
 from tunery.dialects.metaschedule.variants.program import UNSCHEDULED, check_key, open_variant, replay, tvm_target
 from tunery.dialects.metaschedule.variants.variant import Variant, read_body, read_left_out, variants_of
-from tunery.domain import Candidate, Network, Target
+from tunery.domain import WHOLE, Candidate, Network, Target
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,8 @@ def _compile(
     linking = _linking(target.config)
     segments = [segment.model for segment in lowered.segments]
     digest = _write(executable, linking, objects, weights, segments, manifest, output)
-    left_out = _left_out(lowered, chosen, found)
+    left_out = {WHOLE: lowered.left_out} if lowered.left_out else dict[str, Mapping[str, str]]()
+    left_out |= _left_out(lowered, chosen, found)
     return Compiled(str(output), coverage, left_out, lowered.elsewhere, digest, lowered.not_kept)
 
 

@@ -34,6 +34,7 @@ _TANH_LIMIT, _TANH_ONE = 0.55, 10.0
 _TANH = (
     -0.33333316445350647, 0.13332544267177582, -0.0538475476205349, 0.02105071395635605, -0.0062428489327430725,
 )  # fmt: skip
+_SMALL, _SERIES = 0.02, (-1 / 3, 2 / 15, -17 / 315, 62 / 2835)
 _MANTISSA_BITS, _BIAS = 23, 127
 
 
@@ -95,6 +96,19 @@ def hyperbolic_tangent(x: Any) -> Any:
         return _float(1.0, lanes) - _float(2.0, lanes) / (_exponential(size + size) + _float(1.0, lanes))
 
     return _odd(x, near, far, _TANH_LIMIT, _TANH_ONE)
+
+
+def _small_tangent(x: Any, otherwise: Any) -> Any:
+    """Return tanh of a float64 by its series where it is small; TVM's quotient cancels there."""
+    lanes = _lanes(x)
+
+    def number(value: float) -> Any:
+        return _spread(tvm.tirx.FloatImm("float64", value), lanes)
+
+    square, total = x * x, number(_SERIES[-1])
+    for coefficient in reversed(_SERIES[:-1]):
+        total = total * square + number(coefficient)
+    return tvm.tirx.Select(tvm.tirx.abs(x) < number(_SMALL), x * (number(1.0) + square * total), otherwise)
 
 
 def _odd(x: Any, near: Callable[[Any], Any], far: Callable[[Any], Any], limit: float, end: float) -> Any:
@@ -168,7 +182,10 @@ def _rule(name: str, vectorised: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def lowered(call: Any) -> Any:
         x = call.args[0]
-        return vectorised(x) if str(x.ty.dtype).partition("x")[0] == "float32" else before(call)
+        kind = str(x.ty.dtype).partition("x")[0]
+        if kind == "float64" and name == "tanh":
+            return _small_tangent(x, before(call))
+        return vectorised(x) if kind == "float32" else before(call)
 
     return lowered
 

@@ -1,7 +1,8 @@
 """From a prepared ONNX file to fused tensor programs, in the layout that tunes best. Extraction and compilation both
 run exactly this, so what was tuned is what is compiled."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -37,6 +38,8 @@ from tunery.dialects.metaschedule.variants.program import normalised, program_ke
 from tunery.dialects.metaschedule.variants.variant import CHANNELS_LAST
 from tunery.domain import Network, Target
 
+_log = logging.getLogger(__name__)
+_MOST_FUSED = 32  # operators of single elements in one program: LLVM takes longer than in proportion for more
 # A rewritten layout pays for its own unpacking only on weights; vectors such as biases stay as they are.
 _PREPACK_MIN_ELEMENTS = 1024
 
@@ -127,8 +130,8 @@ def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lo
             single = normalised(function)
             functions[name.name_hint] = (single, program_key(single))
     elsewhere = named(graph, reasons)
-    native = [node.op_type for at, node in enumerate(graph.nodes) if at not in reasons]
-    return Lowered(lowered, functions, *_call_sites(lowered), left_out, tuple(segments), elsewhere, lost_by(native))
+    not_kept = lost_by(graph, reasons)
+    return Lowered(lowered, functions, *_call_sites(lowered), left_out, tuple(segments), elsewhere, not_kept)
 
 
 def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment] = ()) -> Any:
@@ -171,10 +174,10 @@ def take_lowered(network: Network, target: Target) -> Lowered:
 
 
 def _lowered(module: Any, target: Target, left_out: dict[str, str], *, channels_last: bool) -> Any:
-    with tvm_target(target):
+    with tvm_target(target), tvm.transform.PassContext(config={"relax.FuseOps.max_depth": _MOST_FUSED}):
         plain = _tried(move_constants, left_out)(module)
-        plain = relax.transform.FoldConstant()(_tried(restore_clips, left_out)(plain))
-        passes = _passes(left_out, channels_last=channels_last)
+        plain = _folded(_tried(restore_clips, left_out)(plain))
+        passes = _passes(left_out, channels_last=channels_last and _has_layouts(plain))
         done = relax.transform.AttachAttrLayoutFreeBuffers()(passes(plain))
         _refuse_leftovers(done)
         return _limit_layout_freedom(done)
@@ -188,6 +191,7 @@ def _tried(rule: Rule, left_out: dict[str, str], otherwise: Rule = lambda given:
             return rule(given)
         except Exception as error:  # noqa: BLE001 - of whatever kind
             left_out[rule.__name__] = reason_of(error)
+            _log.error("the rule %s fails on this network, which is compiled without it: %s", rule.__name__, error)
             return otherwise(given)
 
     return changed
@@ -211,7 +215,7 @@ def _passes(left_out: dict[str, str], *, channels_last: bool) -> Any:
             relax.transform.DeadCodeElimination(),
             relax.transform.Normalize(),
             _pass(_tried(move_constants, left_out)),
-            relax.transform.FoldConstant(),
+            _pass(_folded),
             _pass(_tried(scale_and_shift, left_out)),
             relax.transform.DeadCodeElimination(),
             relax.get_pipeline("zero"),
@@ -220,6 +224,31 @@ def _passes(left_out: dict[str, str], *, channels_last: bool) -> Any:
             relax.transform.DeadCodeElimination(),
         ]
     )
+
+
+def _values(module: Any) -> Iterator[Any]:
+    for _, function in module.functions_items():
+        for block in function.body.blocks if isinstance(function, relax.Function) else ():
+            yield from (one.value for one in block.bindings if hasattr(one, "value"))
+
+
+def _has_layouts(module: Any) -> bool:
+    """Whether there is anything to lay out: TVM's pass looks at every pair of nodes."""
+    calls = (value for value in _values(module) if isinstance(value, relax.Call))
+    return any(isinstance(call.op, tvm.ir.Op) and str(call.op.name) in _LAYOUTS for call in calls)
+
+
+def _folded(module: Any) -> Any:
+    """Fold what is computed of constants alone. To find out that nothing is, TVM would make a program of every node."""
+
+    def is_foldable(value: Any) -> bool:
+        if isinstance(value, relax.Call):
+            return all(map(is_foldable, value.args))
+        if isinstance(value, relax.Tuple):
+            return all(map(is_foldable, value.fields))
+        return not isinstance(value, relax.Var | relax.TupleGetItem)
+
+    return relax.transform.FoldConstant()(module) if any(map(is_foldable, _values(module))) else module
 
 
 def _pass(change: Rule) -> Any:

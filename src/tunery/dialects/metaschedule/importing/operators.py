@@ -115,6 +115,7 @@ def _type(spec: TensorSpec, *, ranked: bool) -> Any:
 
 _RULES: dict[str, Convert] = {
     "Celu": elements.celu,
+    "Selu": elements.selu,
     "Clip": elements.clip,
     "Sum": elements.chain(relax.op.add),
     "Max": elements.extreme(relax.op.maximum, relax.op.greater),
@@ -154,6 +155,7 @@ _RULES: dict[str, Convert] = {
     "Upsample": arrays.upsample,
     "ArgMax": arrays.place_of_extreme(largest=True),
     "ArgMin": arrays.place_of_extreme(largest=False),
+    "Hardmax": arrays.hardmax,
 }
 
 _SPECIAL_RULES: dict[str, Convert] = {
@@ -168,6 +170,8 @@ _SPECIAL_RULES: dict[str, Convert] = {
     "Pow": elements.power,
     "Sign": elements.sign,
     "OneHot": arrays.one_hot,
+    "ReduceMax": arrays.extreme_of_truths(relax.op.max),
+    "ReduceMin": arrays.extreme_of_truths(relax.op.min),
     "ReduceLogSumExp": arrays.log_sum_exp,
     "Concat": arrays.concatenation,
     "Slice": arrays.old_slice,

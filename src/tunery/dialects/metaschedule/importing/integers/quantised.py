@@ -329,7 +329,12 @@ def saturated(emit: Emit, steps: Any, zero: Array, axis: int | None = None) -> A
     """Return numbers of steps rounded to integers of the zero point's type; it has one value, or those of an axis."""
     least, most = (np.array(bound, np.float32) for bound in _RANGES[zero.dtype.name])
     whole = emit(relax.op.add(emit(relax.op.round(steps)), _like(zero.astype(np.float32), steps, axis)))
-    bounded = emit(relax.op.minimum(emit(relax.op.maximum(whole, _like(least, whole))), _like(most, whole)))
+    low = _like(least, whole)
+    if whole.ty.ndim:
+        above = emit(relax.op.maximum(whole, low))
+    else:  # of a scalar, LLVM's largest may be either of two numbers where one is NaN
+        above = emit(relax.op.where(emit(relax.op.greater(whole, low)), whole, low))
+    bounded = emit(relax.op.minimum(above, _like(most, whole)))
     return relax.op.astype(bounded, zero.dtype.name)
 
 

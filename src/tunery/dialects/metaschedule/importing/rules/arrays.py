@@ -255,12 +255,43 @@ def place_of_extreme(*, largest: bool) -> Convert:
     return rule
 
 
-def log_sum_exp(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Take off the largest value where that is finite; None for axes that are computed."""
-    x, given = (*inputs, None)[:2]
+def hardmax(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    [x], run = inputs, emitter(builder)
+    shape = shape_of(x, "Hardmax")
+    axis = int(attributes.get("axis", -1)) % len(shape)
+    largest = run(place_of_extreme(largest=True)(builder, inputs, {"axis": axis}))
+    places = np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
+    return relax.op.astype(run(relax.op.equal(largest, relax.const(places, "int64"))), dtype_of(x))
+
+
+def extreme_of_truths(reduced: Callable[..., Any]) -> Convert:
+    """Return the rule of ReduceMax or ReduceMin of truth values; None for others, and for axes that are computed."""
+
+    def rule(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        x, axes = inputs[0], _axes(inputs, attributes)
+        if axes is None or dtype_of(x) != "bool":
+            return None
+        if not axes and attributes.get("noop_with_empty_axes", 0):
+            return x
+        whole = emit(builder, relax.op.astype(x, "uint8"))
+        made = reduced(whole, axes or None, keepdims=bool(attributes.get("keepdims", 1)))
+        return relax.op.astype(emit(builder, made), "bool")
+
+    return rule
+
+
+def _axes(inputs: list[Any], attributes: dict[str, Any]) -> list[int] | None:
+    given = (*inputs, None)[1]
     if given is not None and not isinstance(given, tvm.ir.GenericConst):
         return None
-    axes = [int(axis) for axis in (attributes.get("axes", ()) if given is None else given.value.numpy().reshape(-1))]
+    return [int(axis) for axis in (attributes.get("axes", ()) if given is None else given.value.numpy().reshape(-1))]
+
+
+def log_sum_exp(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Take off the largest value where that is finite; None for axes that are computed."""
+    x, axes = inputs[0], _axes(inputs, attributes)
+    if axes is None:
+        return None
     if not axes and attributes.get("noop_with_empty_axes", 0):
         return x
     run, keep = emitter(builder), bool(attributes.get("keepdims", 1))

@@ -105,6 +105,18 @@ def celu(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return relax.op.add(run(relax.op.maximum(x, zero)), run(relax.op.minimum(below, zero)))
 
 
+def selu(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Choose between two forms: as a sum of both, TVM's keeps the sign of -0, which ONNX Runtime does not."""
+    (x,), run = inputs, emitter(builder)
+    alpha, gamma = (
+        const_like(float(attributes.get(name, usual)), x)
+        for name, usual in (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875))
+    )
+    below = run(relax.op.subtract(run(relax.op.multiply(run(relax.op.exp(x)), alpha)), alpha))
+    above = run(relax.op.greater(x, const_like(0, x)))
+    return relax.op.multiply(run(relax.op.where(above, x, below)), gamma)
+
+
 # log(1 + e) = 2 s (1 + z p(z)) for s = e / (2 + e), z = s^2 and 0 <= e <= 1: minimax, to half a unit in the last place
 _LOG = (0.3333320915699005, 0.2001071572303772, 0.1400158852338791, 0.14002929627895355)
 _MOST_MISH = 20.0  # from where on the factor is 1
