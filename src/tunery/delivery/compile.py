@@ -269,8 +269,9 @@ async def _compile_and_allow(
         network = imported.network
         limit_s, times = _limit_s(work, options, network), work.times
         if policy is not None and limit_s is not None and work.until is not None:
-            rest_s = times.reading_s + times.linking_s + times.judging_s  # what is left out costs another reading
-            linker.policy = replace(policy, until=work.until - work.runtime.slowness * rest_s)
+            until = work.until - work.runtime.slowness * (times.linking_s + times.judging_s)
+            unless_all = until - work.runtime.slowness * times.reading_s  # what is left out costs another reading
+            linker.policy = replace(policy, until=until, unless_all=unless_all)
         say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
         known = await linker.choices(imported.tasks, ready[0] if ready else None)
         if imported.network.program:

@@ -61,6 +61,8 @@ _KEEP = 3  # picks that are tried until one is right
 # measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
+_LEAST_EFFORT = 0.3
+"""A share of the time that all predictions would take, in which fewer looks cannot make them fit."""
 LATE = "the budget of time ended before its kernel was chosen"
 _HEAVY_BYTES, _LARGE_BYTES = 1 << 20, 32 << 20
 _MOST_CHECKED_BYTES = 1 << 30
@@ -210,8 +212,9 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
         task, count = each.task, looks(each.task, whole, policy)
         try:
             async with stage(context, task, "build", Role.BUILDER, count, delivered=True) as grant:
-                until_s = policy.until - time.monotonic()
-                if until_s <= 0:
+                now = time.monotonic()
+                until_s = policy.until - now
+                if until_s <= 0 or (now > policy.unless_all and effort(until_s) < _LEAST_EFFORT):
                     return replace(each, refused=LATE, late=True)
                 count = max(1, int(count * effort(until_s)))
                 async with asyncio.timeout(until_s if limited else None):

@@ -35,7 +35,7 @@ from tunery.scheduling import CapacityChanged, StageRequest
 
 DEVICE = f"{HERE}/device:cpu"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
-_LATEST = 8
+_LATEST = 32
 
 
 @dataclass

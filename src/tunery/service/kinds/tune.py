@@ -23,6 +23,8 @@ from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
 
 _POLL_S = 0.2
+_MARGIN = 1.2
+"""The machine may get slower until the network is compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def _reserve(job: Job, options: TuneOptions) -> Callable[[int], float]:
             times, builders = work.times, len(work.runtime.workers(Role.BUILDER))
             judging_s = times.judging_s * bool(work.model_read.network.blob)
             choosing_s = times.choosing_s / builders * untried / tunable
-            whole_s += work.runtime.slowness * (choosing_s + times.linking_s + judging_s)
+            whole_s += _MARGIN * work.runtime.slowness * (choosing_s + times.linking_s + judging_s)
         return whole_s
 
     at_least_s = time.monotonic() - job.began + needed_s(tunable)
