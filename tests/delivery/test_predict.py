@@ -1,10 +1,12 @@
 import gzip
+import itertools
 import json
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from job_tools import records_in, register_model, request_in, run_in
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, registry
 from tunery.delivery import compile as compiling
+from tunery.delivery import predict
 from tunery.delivery.comparing.compare import Expected
 from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.delivery.query import Answer
@@ -155,6 +158,16 @@ def test_where_time_has_ended_nothing_more_is_predicted(request_: Request) -> No
     assert {choice.rung for choice in answer.choices} == {Rung.DEFAULT}
     assert len(answer.refused) == 3
     assert all("budget of time ended" in why for why in answer.refused.values())
+
+
+def test_where_time_ends_between_predictions_only_the_others_are_left_out(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()  # at the clock: once before all predictions, then before each
+    monkeypatch.setattr(predict, "time", SimpleNamespace(monotonic=lambda: 0.0 if next(looks) < 3 else 100.0))
+    answer = query(request_, FillPolicy(until=60.0))
+    assert sorted(choice.rung for choice in answer.choices) == [Rung.DEFAULT, Rung.ZERO_SHOT, Rung.ZERO_SHOT]
+    assert [*answer.refused.values()] == [predict.LATE]
 
 
 @pytest.mark.usefixtures("worker_processes")  # one of the faults ends the process
