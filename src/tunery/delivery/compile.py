@@ -58,7 +58,8 @@ async def compile_checked(
             prepared.set_result(network)
 
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
-    say("reading the model")
+    if work.imported is None:
+        say("reading the model")
     with closing(Linker(work, options.policy)) as linker, work.runtime.blobs.scratch() as directory:
         with ExitStack() as ends:
             expected = _expected(work, options, prepared, ends)
