@@ -16,8 +16,11 @@ import pytest
 from web_tools import Serve, Site, site_in
 
 from postgres_server import PostgresServer, binaries
+from tunery.store.database.connection import Database
 from tunery.web._bodies import without_places
 from tunery.web._files import forget_files, sweep
+from tunery.web._limits import Line, Turn
+from tunery.web._tokens import new_token
 
 pytestmark = [pytest.mark.hostile, pytest.mark.jobs]
 QUICK = {"model": "fake:web?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}
@@ -130,6 +133,62 @@ def test_jobs_of_another_account_are_refused_and_states_are_chosen_before_paging
             assert (await bob.get("/v1/jobs", params={"account": who})).status_code == 403
         assert (await bob.get("/v1/jobs", params={"account": "bob"})).status_code == 200
 
+    serve(main)
+
+
+def test_many_calls_of_one_account_wait_for_one_another_and_no_other_account_for_them(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        for client in (ann, bob, site.client(new_token())):
+            await client.get("/v1/me")  # its token is known from now on, or known to be none
+        for client, path, code in ((ann, "/v1/jobs?limit=500", 200), (site.client(new_token()), "/v1/me", 401)):
+            calls = [asyncio.create_task(client.get(path)) for _ in range(100)]
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            before = sum(call.done() for call in calls)
+            assert (await bob.get("/v1/me")).status_code == 200
+            assert sum(call.done() for call in calls) - before < 20
+            assert {answer.status_code for answer in await asyncio.gather(*calls)} == {code}
+
+    serve(main)
+
+
+def test_a_call_that_takes_long_lets_the_next_begin_and_too_many_of_them_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.web._limits._LONG_S", 0.0)
+
+    async def main() -> None:
+        line = Line()
+        turns = [Turn(line) for _ in range(5)]
+        for turn in turns[:3]:
+            await turn.begin()
+        monkeypatch.setattr("tunery.web._limits._WAIT_S", 0.01)
+        with pytest.raises(TimeoutError):
+            await turns[3].begin()
+        turns[0].end()
+        await turns[4].begin()
+
+    asyncio.run(main())
+
+
+def test_a_cancel_costs_the_same_beside_many_jobs(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        jobs, costs = list[str](), list[int]()
+        for more in (20, 200):
+            jobs += [await submitted(ann, {**SLOW, "kind": "extract", "seed": len(jobs) + n}) for n in range(more)]
+            await asyncio.gather(*site.app.state.service.notes)
+            begun.clear()
+            assert (await ann.post(f"/v1/jobs/{jobs.pop()}:cancel")).json()["state"] == "cancelled"
+            await asyncio.gather(*site.app.state.service.notes)
+            costs.append(len(begun))
+        assert costs == [2, 2], "the job's state, and the note of who did it"
+
+    begun, write = list[object](), Database.write
+
+    def counted(self: Database, work: Any) -> Any:
+        begun.append(work)
+        return write(self, work)
+
+    monkeypatch.setattr(Database, "write", counted)
     serve(main)
 
 

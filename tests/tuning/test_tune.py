@@ -323,7 +323,7 @@ def test_a_heartbeat_that_a_busy_store_refuses_is_not_the_last(tmp_path: Path, m
 
     heartbeat = Store.heartbeat
     monkeypatch.setattr(Store, "heartbeat", refuse_the_first)
-    monkeypatch.setattr("tunery.tuning.job.HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("tunery.service.job.HEARTBEAT_S", 0.02)
     report = run_in(tmp_path, SOURCE, f"{TRIALS}trials")
     assert report.job.state is JobState.DONE
     assert len(beats) > 1

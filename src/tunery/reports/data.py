@@ -20,17 +20,20 @@ _INSIDE = frozenset({"task_key", "workload_key", "best_candidate", "untried"})
 """Of a job's task, what is not documented JSON, or has another name there."""
 
 
+_PLAIN = frozenset({str, int, bool, type(None)})  # most values: pages of jobs have ten thousands
+
+
 def plain(value: object) -> Any:
     """Return `value` as JSON data: dataclasses as objects, and None for numbers that JSON does not know."""
+    if type(value) in _PLAIN or isinstance(value, float):
+        return None if isinstance(value, float) and not math.isfinite(value) else value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(entry) for key, entry in value.items()}
     if isinstance(value, Enum | Path):
         return plain(value.value) if isinstance(value, Enum) else str(value)
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return [plain(entry) for entry in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 def tune_data(report: "TuneReport") -> dict[str, Any]:

@@ -396,7 +396,11 @@ class JobManager:
                 if left.state is not JobState.RUNNING:
                     return  # in this state, unless it ended by itself just now
         try:
-            await self._leave(entry, state)
+            if waited is None:
+                await self._leave(entry, state)
+            else:  # with one write: nobody else has it
+                await self.store.write(partial(stored_jobs.leave_aside, job_id=job_id, state=state))
+                entry.log(state)
         except StoreError:
             if waited is not None:
                 entry.leaving = None

@@ -40,7 +40,7 @@ from tunery.store.records.records import Addition, Records
 T = TypeVar("T")
 patience_s: ContextVar[float] = ContextVar("patience_s", default=math.inf)
 """How many seconds an AsyncStore's calls of this context wait for a server that is away."""
-_READERS = 4
+_READERS = 8
 _MOST_AT_ONCE = 64
 
 
@@ -154,10 +154,13 @@ class AsyncStore:
         while not result.done():
             try:
                 done, _ = await asyncio.wait([result], timeout=None if math.isinf(limit_s) else limit_s)
-                if not done and not await self._answers(2 * limit_s):
-                    given_up.set()
-                    result.cancel()
-                    raise StoreAwayError(f"{self.place} does not answer; check that it is running and reachable")
+                if not done:
+                    try:
+                        await self.check_answers(2 * limit_s)
+                    except StoreAwayError:
+                        given_up.set()
+                        result.cancel()
+                        raise
             except asyncio.CancelledError:
                 given_up.set()
                 cancelled = True
@@ -166,13 +169,14 @@ class AsyncStore:
             task.cancel()
         return result.result()
 
-    async def _answers(self, within_s: float) -> bool:
-        """Ask, once for all who wait, whether the server answers."""
+    async def check_answers(self, within_s: float) -> None:
+        """Ask, once for all who wait, whether the server answers; raise StoreAwayError if it does not."""
         if self._ping is None or self._ping.done():
             self._ping = asyncio.create_task(asyncio.to_thread(self._store.answers))
         with suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(self._ping), within_s)
-        return False
+            if await asyncio.wait_for(asyncio.shield(self._ping), within_s):
+                return
+        raise StoreAwayError(f"{self.place} does not answer; check that it is running and reachable")
 
     def waiting_jobs(self, look_s: float) -> AsyncGenerator[None, None]:
         return waiting_jobs(self._store.address, look_s)

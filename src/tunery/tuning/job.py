@@ -123,7 +123,7 @@ class TuningJob:
         left_s, foreign = self._allowance.left_s(), self._work.runtime.foreign
         if left_s is not None and foreign is not None:
             foreign.foreign.limit_patience(_WAITED * left_s)
-        beat = asyncio.create_task(self._heartbeats())
+        beat = asyncio.create_task(self._keep_stored())
         try:
             await self._run_phases()
             undelivered, nothing_right = "", await self._nothing_right()
@@ -389,13 +389,10 @@ class TuningJob:
 
     # -- reporting ------------------------------------------------------------------------------------------------
 
-    async def _heartbeats(self) -> None:
+    async def _keep_stored(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(StoreError):  # a store that is only busy answers the next one; no other ends the job here
-                if not await self._work.store.heartbeat(self.status.job_id):
-                    self._stop.set()  # another process owns the job now
-                    return
                 await self._account.settle()
                 message = ". ".join(filter(None, (self._state.phase.value, self._context.lost_summary)))
                 self.status = await self._reporter.status(self.status, JobState.RUNNING, message)

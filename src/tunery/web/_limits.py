@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import struct
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -49,6 +50,63 @@ class _Bounded:
             raise HTTPException(413, f"a request of more than {MOST_BYTES} bytes is refused")
         self._whole = not message.get("more_body", False)
         return message
+
+
+_LONG_S, _MOST_LONG, _WAIT_S = 1.0, 2, 2.5
+_turn: ContextVar["Turn"] = ContextVar("_turn")
+
+
+class Line:
+    """The requests of an account, or those of a client without a known token: one has its turn, the others wait for it.
+
+    Whoever sends many at once waits for their own, and the next one of others is answered beside one of them. One that
+    takes long lets the next begin; so do waits, streams and uploads, which are counted elsewhere (`end_turn`).
+    """
+
+    def __init__(self) -> None:
+        self.free, self.long = asyncio.Semaphore(), 0
+
+
+def end_turn() -> None:
+    """Let the next request begin: this one waits from now on, or is slow by nature."""
+    if turn := _turn.get(None):
+        turn.end()
+
+
+class Turn:
+    """A request's turn in its line, between `begin` and `end`."""
+
+    def __init__(self, line: Line) -> None:
+        self._line, self._is_long = line, False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def begin(self) -> None:
+        """Wait for the turn; raise TimeoutError where none comes for so long that somebody should say so."""
+        async with asyncio.timeout(_WAIT_S):
+            await self._line.free.acquire()
+        _turn.set(self)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LONG_S, self._let_next)
+
+    def _let_next(self) -> None:
+        if self._line.long >= _MOST_LONG:
+            self._watch()
+            return
+        self._is_long = True
+        self._line.long += 1
+        self._line.free.release()
+
+    def end(self) -> None:
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        if self._is_long:
+            self._line.long -= 1
+        else:
+            self._line.free.release()
 
 
 class PatientConnection(H11Protocol):

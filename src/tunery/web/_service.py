@@ -22,6 +22,7 @@ from tunery.domain.request import MOST_PRIORITY
 from tunery.service.manager import JobManager
 from tunery.store import AsyncStore, StoredAccount, StoredToken, patience_s
 from tunery.web._hub import Hub
+from tunery.web._limits import Line, Turn, end_turn
 from tunery.web._problems import RefusedError, problem
 from tunery.web._tokens import digest_of, is_whole
 
@@ -44,7 +45,8 @@ class Service:
     One file of records is imported at a time, by who holds `record_import`: each takes long, and keeps a reader busy.
     A job with a key of its client's is submitted by who holds its lock in `keyed`, one POST at a time.
     `streams` counts those of each account, `coming` the bytes of its uploads under way; `notes` are entries of the
-    audit log on their way to the store; `looked_up` says when a token was last what it was when its stream began.
+    audit log on their way to the store; `looked_up` says when a token was last what it was when its stream began,
+    `tokens` in which of the `lines` a request with one waits for its turn.
     """
 
     manager: JobManager
@@ -58,6 +60,8 @@ class Service:
     coming: Counter[str] = field(default_factory=Counter)
     notes: set[asyncio.Task[None]] = field(default_factory=set)
     looked_up: dict[StoredToken, tuple[float, bool]] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)
+    lines: WeakValueDictionary[str, Line] = field(default_factory=WeakValueDictionary)
 
     @property
     def hidden(self) -> Path | None:
@@ -80,18 +84,34 @@ class Caller:
         return self.role == ADMIN or status.request.get("queue_owner") == self.account.name
 
 
-async def service_of(request: Request) -> Service:
-    """Return the service that a request came to, which waits only seconds for a store that is away from now on."""
+async def service_of(request: Request) -> AsyncIterator[Service]:
+    """Have the service that a request came to: in its turn, and with a store that is waited for for seconds only."""
     if b"%00" in request.scope["query_string"]:
         raise RefusedError(422, "request", "a text of the query holds a NUL character; leave it out")
+    service: Service = request.app.state.service
+    began_s = time.monotonic()
     patience_s.set(_PATIENCE_S)
-    found: Service = request.app.state.service
-    return found
+    if service.local:
+        yield service
+        return
+    token = request.headers.get("authorization", "")
+    whose = service.tokens.get(token) or (request.client.host if request.client else "")
+    turn = Turn(service.lines.setdefault(whose, Line()))
+    try:
+        await turn.begin()
+    except TimeoutError:
+        await service.store.check_answers(_PATIENCE_S - (time.monotonic() - began_s))
+        raise RefusedError(429, "turns", "too many calls are made at once; wait for answers before the next") from None
+    patience_s.set(_PATIENCE_S - (time.monotonic() - began_s))
+    try:
+        yield service
+    finally:
+        turn.end()
 
 
 _ITS_USER = Caller(StoredAccount("", ADMIN, priority=MOST_PRIORITY), ADMIN)
 _bearer = HTTPBearer(auto_error=False, description="A token of `tunery accounts token`.")
-TheService = Annotated[Service, Depends(service_of)]
+TheService = Annotated[Service, Depends(service_of, scope="function")]
 
 
 async def caller_of(
@@ -108,6 +128,9 @@ async def caller_of(
     if found is None:
         raise RefusedError(401, "token", "the token is unknown or has expired; ask an administrator for a new one")
     account, token = found
+    if len(service.tokens) >= _MOST_LOOKED_UP:
+        service.tokens.clear()
+    service.tokens[request.headers["authorization"]] = f"account {account.name}"
     caller = request.state.caller = Caller(account, _role(account, token), token)
     return caller
 
@@ -138,6 +161,7 @@ def streaming(service: Service, caller: Caller) -> Iterator[None]:
     if not service.local and service.streams[name] >= _MOST_STREAMS:
         raise RefusedError(429, "streams", f"{name} has {_MOST_STREAMS} streams, waits and uploads already; end some")
     service.streams[name] += 1
+    end_turn()
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from tunery.web.app import create_app
 
 _log = logging.getLogger(__name__)
 _GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
+_SWITCH_S = 0.0005  # for so long a long read of one account may keep the loop, and all others, from going on
 _FORGET_S, _UPLOAD_DAYS = 3600.0, 30.0
 _LOOK_S = 10.0  # between looks for jobs that other processes left
 _LOOK_FILE_S = 1.0  # between looks at the store's file
@@ -146,6 +148,7 @@ async def _serve(
 ) -> None:
     if why := await asyncio.to_thread(manager.obstacle):
         raise UsageError(why)
+    sys.setswitchinterval(_SWITCH_S)
     config = uvicorn.Config(
         app, http=PatientConnection, ws="none", log_config=None, access_log=False, lifespan="off", server_header=False,
         timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=1 << 16, **more,

@@ -45,7 +45,7 @@ def _escape(key: object) -> str:
 
 def plain(data: Any) -> Any:
     if isinstance(data, dict):
-        if set(data) == {_FLOAT}:
+        if len(data) == 1 and _FLOAT in data:
             return float(data[_FLOAT])
         return {key.removeprefix("$"): plain(item) for key, item in data.items()}
     return [plain(item) for item in data] if isinstance(data, list) else data
