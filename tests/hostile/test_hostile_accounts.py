@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import pytest
 from web_tools import Serve, Site, site_in
 
 from postgres_server import PostgresServer, binaries
+from tunery.domain.request import ShareRequest
+from tunery.service.codec import request_of
 from tunery.store.database.connection import Database
 from tunery.web._bodies import without_places
-from tunery.web._files import forget_files, sweep
+from tunery.web._files import check_outputs, forget_files, sweep
 from tunery.web._limits import Line, Turn
 from tunery.web._tokens import new_token
 
@@ -245,6 +248,34 @@ def test_uploads_have_a_quota_are_deleted_by_their_owner_and_expire(serve: Serve
         await site.manager.store.write(lambda store: forget_files(store, files, -60.0))
         assert (await ann.get("/v1/blobs")).json() == []
         assert not list(files.glob("blobs/*/*"))
+
+    serve(main)
+
+
+def test_compiled_files_count_are_deleted_by_their_owner_and_expire(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann", upload_bytes=10), await site.account("bob", upload_bytes=10)
+        files, manager = site.app.state.service.files, site.manager
+        manager._refuse = partial(check_outputs, files)
+        done = await submitted(ann, {**QUICK, "deliver": True})
+        assert (await ended(ann, done))["state"] == "done"
+        refused = await ann.post("/v1/jobs", json={**QUICK, "deliver": True})
+        assert (refused.status_code, refused.json()["type"]) == (413, "urn:tunery:problem:quota")
+        assert (await ann.put(f"/v1/blobs/{digest(b'x')}", content=b"x")).status_code == 413
+        stored = await manager.store.read(lambda store: store.job(done))
+        late = await manager.submit(request_of(stored, manager.store.url), ShareRequest("ann"))
+        left = await manager.wait(late)
+        assert (left.state.value, left.problem) == ("failed", "urn:tunery:problem:quota"), "it filled up meanwhile"
+        await submitted(bob, {**QUICK, "deliver": True})
+
+        assert (await bob.delete(f"/v1/jobs/{done}/file")).status_code == 404
+        assert (await ann.get(f"/v1/jobs/{done}/file")).status_code == 200
+        assert (await ann.delete(f"/v1/jobs/{done}/file")).status_code == 204
+        assert (await ann.get(f"/v1/jobs/{done}/file")).status_code == 404
+        again = await submitted(ann, {**QUICK, "deliver": True})
+        assert (await ended(ann, again))["state"] == "done"
+        await manager.store.write(lambda store: forget_files(store, files, -60.0))
+        assert not list(files.glob("compiled/ann/*/*"))
 
     serve(main)
 

@@ -52,9 +52,9 @@ class JobManager:
 
     At most `most_active` jobs are at work, and beyond that one of each kind of an owner who has none; the others wait
     for their turn (`JobQueue`). Leaving the block ends all work; what was submitted stays queued in the store, and
-    `recover` of another manager goes on with it. `adopt` returns the request
-    of a job of the store with its files as they are called here, or raises UsageError. What is found in the store and
-    cannot be done here is left to others. The other arguments are those of `Runtimes`.
+    `recover` of another manager goes on with it. `adopt` returns the request of a job of the store with its files as
+    they are called here, or raises UsageError; `refuse` raises why an account's job cannot begin. What is found in the
+    store and cannot be done here is left to others. The other arguments are those of `Runtimes`.
 
     Example:
         async with JobManager(store) as manager:
@@ -72,6 +72,7 @@ class JobManager:
         record: bool = True,
         follow_hosts: bool = False,
         adopt: Callable[[Request], Request] = lambda request: request,
+        refuse: Callable[[Store, Request, str], None] = lambda *_: None,
     ) -> None:
         self.runtimes = Runtimes(store, strategy=strategy, record=record, follow_hosts=follow_hosts)
         self.store, self.dispatch = self.runtimes.store, self.runtimes.dispatch
@@ -81,7 +82,7 @@ class JobManager:
         self._active: dict[str, QueuedJob] = {}
         self._order = 0
         self._worked = False
-        self._adoption = Adoption(adopt)
+        self._adoption, self._refuse = Adoption(adopt), refuse
         self._here: HostFacts | None = None
         self.on_change: Callable[[str, Progress | None], None] = lambda *_: None
         self._later: asyncio.TimerHandle | None = None
@@ -320,6 +321,7 @@ class JobManager:
                 job.began = time.monotonic()
                 job.hold(job.job_id, job.task.cancel)
                 job.log(JobState.RUNNING)
+                await self.store.read(lambda store: self._refuse(store, job.request, job.claim.owner))
                 cores = max(self.dispatch.core_count(), os.cpu_count() or 1)
                 job.month = await take_share(self.store, job.job_id, job.claim.owner, job.request.prices, cores)
                 watching = asyncio.create_task(self._end_with_month(job, job.month))

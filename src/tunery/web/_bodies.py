@@ -231,7 +231,9 @@ class AccountIn(_Body):
     weight: float = Field(1.0, ge=0.01, le=100)
     priority: int = Field(0, ge=0, le=10)
     month_money: float | None = Field(None, ge=0, le=1e9, description="What its jobs may cost in a month.")
-    upload_bytes: int | None = Field(None, ge=0, le=1 << 50, description="What it may keep uploaded; null: as all may.")
+    upload_bytes: int | None = Field(
+        None, ge=0, le=1 << 50, description="Of uploads and compiled files; null: as all may keep."
+    )
 
 
 class AccountChange(_Body):

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from fastapi.responses import FileResponse
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from tunery._errors import UsageError
+from tunery._errors import QuotaError, UsageError
 from tunery._outputs import check_room
 from tunery.domain import canonical_json
 from tunery.domain.request import Request as JobRequest
@@ -33,24 +33,22 @@ from tunery.web._service import ADMIN, Reader, Service, TheService, User, stream
 
 LASTING = (ANSWER, COMPARED, COMPILED, STAGES, "began")
 """Kinds of events that are what a job has answered, and what its report shows."""
+_KEPT = {"blobs": 2, "models": 1, "kernels": 1, "compiled": 2}
 
 
 def forget(store: Store, files: Path, older_s: float) -> int:
-    """Delete events older than so many seconds, and files that no job needs that may go on; return how many went.
+    """Delete events older than so many seconds, and files as `forget_files` does; return how many went.
 
     Records, jobs, answers and the ledger stay. Who asks for a file that went is told to upload or to compile again.
     """
-    gone = store.events.forget(time.time() - older_s, but=LASTING)
-    return gone + forget_files(store, files, older_s, ("blobs", "models", "kernels", "compiled"))
+    return store.events.forget(time.time() - older_s, but=LASTING) + forget_files(store, files, older_s)
 
 
-def forget_files(
-    store: Store, files: Path, older_s: float, kinds: Collection[str] = ("blobs", "models", "kernels")
-) -> int:
-    """Delete files of some kinds that nobody has used for so many seconds and no job needs that may go on."""
+def forget_files(store: Store, files: Path, older_s: float) -> int:
+    """Delete uploads and compiled files that nobody has used for so many seconds and no job needs that may go on."""
     before, gone = time.time() - older_s, list[str]()
     needed = "\n".join(_files_of(request) for request in store.requests_to_do())
-    for path in (path for kind in kinds for path in _children(files / kind, 2 if kind == "blobs" else 1)):
+    for path in (path for kind, depth in _KEPT.items() for path in _children(files / kind, depth)):
         if path.name not in needed and path.stat().st_mtime < before:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             gone.append(path.name)
@@ -79,18 +77,31 @@ def _children(directory: Path, depth: int) -> Iterator[Path]:
 
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
-MOST_BYTES, _UPLOADS = 16 << 30, 64 << 30
+MOST_BYTES, _MOST_KEPT = 16 << 30, 64 << 30
 _SILENT_S = 30.0
 _NO_RANGE = (400, 416)
-_OURS = re.compile("/.*/(?P<place>(?:models/(?P<digest>[0-9a-f]{64})|compiled/[0-9a-f]{32})/[^/]+)", re.DOTALL)
+_OURS = re.compile("/.*/(?P<place>(?:models/(?P<digest>[0-9a-f]{64})|compiled/[^/]+/[0-9a-f]{32})/[^/]+)", re.DOTALL)
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 Digest = Annotated[str, InPath(pattern=DIGEST)]
 
 
 class FileAnswer(FileResponse):
-    """A file, or ranges of it; those that there are not are refused as everything is, with a problem document."""
+    """A file, or ranges of it; those that there are not are refused as everything is, with a problem document.
+
+    `end` is called when it was sent, or its client has gone.
+    """
+
+    def __init__(self, path: Path, end: Callable[[], None] = lambda: None, **more: Any) -> None:
+        super().__init__(path, **more)
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._end()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusals: list[Message] = []
 
         async def sent(message: Message) -> None:
@@ -108,8 +119,6 @@ class FileAnswer(FileResponse):
             if size:
                 answer.headers["Content-Range"] = size
             await answer(scope, receive, send)
-            if self.background is not None:
-                await self.background()
 
 
 @router.put("/{digest}", status_code=201)
@@ -152,10 +161,41 @@ async def drop_blobs(service: Service, account: str, digests: Sequence[str]) -> 
         blob_path(service.files, gone).unlink(missing_ok=True)
 
 
-def _most_bytes(service: Service, account: StoredAccount) -> int:
-    if account.upload_bytes is not None:
-        return account.upload_bytes
-    return min(_UPLOADS, shutil.disk_usage(service.files).total // 4)
+def quota_of(store: Store, files: Path, account: StoredAccount, but: str = "") -> tuple[int, int]:
+    """Return how many bytes an account may keep, and how many are left of them beside its uploads and compiled files.
+
+    The upload `but` does not count: it comes again.
+    """
+    most = account.upload_bytes
+    if most is None:
+        most = min(_MOST_KEPT, shutil.disk_usage(files).total // 4)
+    uploads = sum(one.size_bytes for one in store.accounts.uploads(account.name) if one.digest != but)
+    return most, most - uploads - sum(path.stat().st_size for path in (compiled_of(files, account.name)).glob("*/*"))
+
+
+def compiled_of(files: Path, account: str) -> Path:
+    return files / "compiled" / account
+
+
+def check_quota(store: Store, files: Path, account: str) -> None:
+    """Refuse an account a further compiled file where it keeps as much as it may."""
+    most, left = quota_of(store, files, store.accounts.get(account))
+    if left <= 0:
+        raise _full(account, most, left)
+
+
+def check_outputs(files: Path, store: Store, request: JobRequest, account: str) -> None:
+    """Refuse to begin a job that writes a compiled file where its account keeps as much as it may."""
+    if account and Path(request.options.get("output", "")).is_relative_to(compiled_of(files, account)):
+        try:
+            check_quota(store, files, account)
+        except RefusedError as error:
+            raise QuotaError(str(error)) from None
+
+
+def _full(account: str, most: int, left: int) -> RefusedError:
+    return RefusedError(413, "quota", f"{account} may keep {most} bytes, of which {max(left, 0)} are left; delete an "
+                        "upload or a job's file, or ask an administrator for more")  # fmt: skip
 
 
 @router.head("/{digest}", include_in_schema=False)
@@ -286,20 +326,18 @@ def _forgotten(digest: str) -> RefusedError:
 
 
 async def _take_in(service: Service, account: StoredAccount, wanted: str, name: str, request: Request) -> int:
-    most, coming, size = _most_bytes(service, account), service.coming, 0
+    coming, size = service.coming, 0
 
-    async def room() -> int:
-        uploads = await service.store.read(lambda store: store.accounts.uploads(account.name))
-        return most - sum(upload.size_bytes for upload in uploads if upload.digest != wanted)
+    async def quota() -> tuple[int, int]:
+        return await service.store.read(lambda store: quota_of(store, service.files, account, wanted))
 
-    left = await room()
+    most, left = await quota()
 
     def check(sized: int) -> None:
         if sized > MOST_BYTES:
             raise RefusedError(413, "too-large", f"a blob has at most {MOST_BYTES} bytes")
         if sized - size + coming[account.name] > left:
-            raise RefusedError(413, "quota", f"{account.name} may keep {most} bytes, of which {max(left, 0)} are left; "
-                               "delete an upload, or ask an administrator for more")  # fmt: skip
+            raise _full(account.name, most, left)
 
     said = request.headers.get("content-length", "")
     check(int(said) if said.isdecimal() else 0)
@@ -317,7 +355,7 @@ async def _take_in(service: Service, account: StoredAccount, wanted: str, name: 
                 await asyncio.to_thread(file.write, chunk)
         if hashed.hexdigest() != wanted:
             raise RefusedError(422, "digest", f"the body's digest is sha256:{hashed.hexdigest()}; send it whole")
-        left = await room()  # others may have ended meanwhile
+        most, left = await quota()  # others may have ended meanwhile
         check(size)
         Path(part).replace(path)
         await service.store.write(lambda store: store.accounts.add_upload(account.name, wanted, name, size))

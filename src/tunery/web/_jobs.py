@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import re
+import shutil
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.kinds import KINDS, answer_of, resumable, unusual
 from tunery.store import Event, Store, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, NoteIn, job_out, without_places
-from tunery.web._files import FileAnswer, model_path, place_in
+from tunery.web._files import FileAnswer, check_quota, compiled_of, model_path, place_in, touch
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, Caller, Reader, Service, Stream, TheService, User, at_least, lasting, streaming
@@ -238,11 +239,23 @@ async def failures(job_id: JobId, service: TheService, caller: Reader) -> list[d
 @router.get("/{job_id}/file")
 async def file(job_id: JobId, service: TheService, caller: Reader) -> FileAnswer:
     """Return the compiled network of a job that compiles, or delivers what it tunes; ranges are served."""
+    path = await _file(service, caller, job_id)
+    touch(path.parent)
+    return FileAnswer(path, filename=path.name, media_type="application/octet-stream")
+
+
+@router.delete("/{job_id}/file", status_code=204)
+async def delete_file(job_id: JobId, service: TheService, caller: User) -> None:
+    """Delete the compiled network of a job; what it has measured is kept."""
+    path = await _file(service, caller, job_id)
+    await asyncio.to_thread(shutil.rmtree, path.parent)
+
+
+async def _file(service: Service, caller: Caller, job_id: str) -> Path:
     status = await visible(service, caller, job_id)
-    path = _file_of(status)
     if not has_file(status, service.files):
         raise RefusedError(404, "not-found", f"job {job_id} has no compiled file")
-    return FileAnswer(path, filename=path.name, media_type="application/octet-stream")
+    return _file_of(status)
 
 
 def _changeable(status: JobStatus) -> str:
@@ -292,7 +305,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         shapes = await asyncio.to_thread(shapes_in, path)
         request = replace(request, shapes={**shapes, **request.shapes})
     if "output" in kind.asked and (job.deliver or kind.needs_output):
-        options["output"] = await compiled_place(service, model)
+        options["output"] = await compiled_place(service, caller, model)
     return replace(request, model=model, options=options)
 
 
@@ -316,8 +329,11 @@ async def model_of(
     raise RefusedError(422, "model", f"{model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
 
 
-async def compiled_place(service: Service, model: str) -> str:
-    place = service.files / "compiled" / uuid.uuid4().hex
+async def compiled_place(service: Service, caller: Caller, model: str) -> str:
+    account = caller.account.name
+    if account:
+        await service.store.read(lambda store: check_quota(store, service.files, account))
+    place = compiled_of(service.files, account) / uuid.uuid4().hex
     await asyncio.to_thread(place.mkdir, parents=True)
     return str(place / f"{Path(model.rpartition(':')[2]).stem or 'network'}.tunery")
 

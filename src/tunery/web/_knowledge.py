@@ -3,11 +3,11 @@
 import asyncio
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from starlette.background import BackgroundTask
 
 from tunery._errors import StoreAwayError, StoreError
 from tunery.reports.data import plain
@@ -19,7 +19,7 @@ from tunery.web._bodies import RecordPage, RecordsIn, RecordsTaken
 from tunery.web._files import FileAnswer, blob_path
 from tunery.web._jobs import visible
 from tunery.web._problems import RefusedError
-from tunery.web._service import ADMIN, Developer, Reader, TheService
+from tunery.web._service import ADMIN, Developer, Reader, TheService, streaming
 
 router = APIRouter(prefix="/v1", tags=["knowledge"])
 _MOST = 500
@@ -72,17 +72,14 @@ async def export(
     def write(store: Store) -> int:
         return store.export_records(place / "records.jsonl", account=whose, network=network)
 
-    def clear() -> None:
-        shutil.rmtree(place, ignore_errors=True)
-
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
         count = await service.store.read(write)
-    except BaseException:
-        clear()
-        raise
+        stack.enter_context(streaming(service, caller))
+        end = stack.pop_all().close
     return FileAnswer(
         place / "records.jsonl", filename="records.jsonl", media_type="application/jsonl",
-        headers={"X-Records": str(count)}, background=BackgroundTask(clear),
+        headers={"X-Records": str(count)}, end=end,
     )  # fmt: skip
 
 
@@ -99,8 +96,9 @@ async def import_(asked: RecordsIn, service: TheService, caller: Developer) -> R
         raise RefusedError(413, "too-large", f"the file has {found.size_bytes} bytes, of at most {_MOST_IMPORT_BYTES}; "
                            "export its networks one by one")  # fmt: skip
     try:
-        async with service.record_import:
-            taken = await service.store.read(lambda store: import_into(store, blob_path(service.files, digest)))
+        with streaming(service, caller):
+            async with service.record_import:
+                taken = await service.store.read(lambda store: import_into(store, blob_path(service.files, digest)))
     except StoreAwayError:
         raise
     except StoreError as error:

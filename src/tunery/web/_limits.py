@@ -52,7 +52,7 @@ class _Bounded:
         return message
 
 
-_LONG_S, _MOST_LONG, _WAIT_S = 1.0, 2, 2.5
+_LONG_S, _MOST_LONG, _WAIT_S, _MOST_WAITING = 1.0, 2, 2.5, 128
 _turn: ContextVar["Turn"] = ContextVar("_turn")
 
 
@@ -60,11 +60,11 @@ class Line:
     """The requests of an account, or those of a client without a known token: one has its turn, the others wait for it.
 
     Whoever sends many at once waits for their own, and the next one of others is answered beside one of them. One that
-    takes long lets the next begin; so do waits, streams and uploads, which are counted elsewhere (`end_turn`).
+    takes long lets the next begin; so do waits and streams (`end_turn`), which are counted, as uploads are.
     """
 
     def __init__(self) -> None:
-        self.free, self.long = asyncio.Semaphore(), 0
+        self.free, self.long, self.waiting = asyncio.Semaphore(), 0, 0
 
 
 def end_turn() -> None:
@@ -81,9 +81,15 @@ class Turn:
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        """Wait for the turn; raise TimeoutError where none comes for so long that somebody should say so."""
-        async with asyncio.timeout(_WAIT_S):
-            await self._line.free.acquire()
+        """Wait for the turn; raise TimeoutError where too many wait, or none comes for long."""
+        if self._line.waiting >= _MOST_WAITING:
+            raise TimeoutError
+        self._line.waiting += 1
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._line.free.acquire()
+        finally:
+            self._line.waiting -= 1
         _turn.set(self)
         self._watch()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
@@ -20,7 +21,7 @@ from tunery.reports.spending import sums, tried
 from tunery.service.budgets.months import DAY_S, month
 from tunery.store import DELETED, DISABLED, AuditEntry, Charge, Store, StoredAccount, StoredToken
 from tunery.web._bodies import AccountChange, AccountIn, AuditOut, NewToken, TokenIn, TokenOut, UsageOut, at
-from tunery.web._files import drop_blobs
+from tunery.web._files import compiled_of, drop_blobs
 from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, ROLES, Admin, Caller, Reader, Service, TheService
 from tunery.web._tokens import digest_of, new_token
@@ -80,11 +81,12 @@ async def change(
 
 @router.delete("/accounts/{name}", status_code=204)
 async def delete(name: Name, service: TheService, _: Admin) -> None:
-    """Delete an account: its jobs end, its tokens and uploads go; records and costs stay, and nobody gets its name."""
+    """Delete an account: its jobs end, its tokens and files go; records and costs stay, and nobody gets its name."""
     found = await service.store.read(lambda store: store.accounts.uploads(name))
     await service.store.write(lambda store: store.accounts.change(name, {"state": DELETED}, keep_one=ADMIN))
     await _end_jobs(service, name, service.manager.cancel)
     await drop_blobs(service, name, [one.digest for one in found])
+    await asyncio.to_thread(shutil.rmtree, compiled_of(service.files, name), ignore_errors=True)
 
 
 async def _end_jobs(service: Service, account: str, end: Callable[[str], Awaitable[None]]) -> None:

@@ -27,7 +27,7 @@ from tunery.service.budgets.months import DAY_S
 from tunery.service.manager import JobManager
 from tunery.store import Store, StoredAccount, StoredToken, open_store
 from tunery.web._bodies import TokenIn
-from tunery.web._files import adopted, forget, forget_files, sweep
+from tunery.web._files import adopted, check_outputs, forget, forget_files, sweep
 from tunery.web._limits import PatientConnection
 from tunery.web._people import make_token
 from tunery.web._service import ADMIN
@@ -37,7 +37,7 @@ from tunery.web.app import create_app
 _log = logging.getLogger(__name__)
 _GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
 _SWITCH_S = 0.0005  # for so long a long read of one account may keep the loop, and all others, from going on
-_FORGET_S, _UPLOAD_DAYS = 3600.0, 30.0
+_FORGET_S, _FILE_DAYS = 3600.0, 30.0
 _LOOK_S = 10.0  # between looks for jobs that other processes left
 _LOOK_FILE_S = 1.0  # between looks at the store's file
 
@@ -92,8 +92,8 @@ def serve(  # noqa: PLR0917 - what a command is given
     """Serve accounts until SIGTERM or SIGINT; what is unfinished then stays queued, and goes on with the next start.
 
     `on_ready` hears the URL, the first token ("" after the first start: it is told once) and the jobs that go on.
-    Events, uploads and compiled files older than `keep_days` are deleted once an hour (0: of these, only uploads that
-    nobody has used for a month).
+    Events and files older than `keep_days` are deleted once an hour (0: of these, only files that nobody has used for a
+    month).
     """
     place.check()
     _check_tls(place)
@@ -101,7 +101,8 @@ def serve(  # noqa: PLR0917 - what a command is given
 
     async def run(opened: Store) -> None:
         adopt = partial(adopted, files.resolve())
-        async with JobManager(opened, strategy=strategy, record=False, follow_hosts=True, adopt=adopt) as manager:
+        manager_of = partial(JobManager, opened, strategy=strategy, record=False, follow_hosts=True)
+        async with manager_of(adopt=adopt, refuse=partial(check_outputs, files.resolve())) as manager:
             with _listening(place) as listening:
                 token = await manager.store.write(first_token)  # told once: not before it is known that it can be
                 host = f"[{place.host}]" if ":" in place.host else place.host
@@ -187,7 +188,7 @@ class _Server(uvicorn.Server):
 
 async def _forget(manager: JobManager, files: Path, keep_days: float) -> None:
     drop = forget if keep_days else forget_files
-    days = keep_days or _UPLOAD_DAYS
+    days = keep_days or _FILE_DAYS
     while True:
         with contextlib.suppress(StoreError, OSError):  # it may be so at the next look
             gone = await manager.store.write(lambda store: drop(store, files.resolve(), days * DAY_S))

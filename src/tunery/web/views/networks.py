@@ -57,7 +57,7 @@ async def compile_(job_id: JobId, response: Response, service: TheService, calle
     status = await visible(service, caller, job_id)
     await check_month(service, caller)
     asked = stored_request(status, service.store.url)
-    options = {"output": await compiled_place(service, asked.model)}
+    options = {"output": await compiled_place(service, caller, asked.model)}
     request = replace(asked, kind="compile", budget=Budget(), options=options, latency_target_s=None)
     account = caller.account
     made = await service.manager.submit(request, ShareRequest(account.name, account.weight, account.priority))
