@@ -52,7 +52,7 @@ class _Bounded:
         return message
 
 
-_LONG_S, _MOST_LONG, _WAIT_S, _MOST_WAITING = 1.0, 2, 2.5, 128
+_LONG_S, _MOST_LONG, _WAIT_S, _MOST_WAITING = 1.0, 2, 2.5, 256
 _turn: ContextVar["Turn"] = ContextVar("_turn")
 
 
