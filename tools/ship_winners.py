@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 from ship_model import HELD_OUT, hidden_workloads
-
 from tunery.dialects.metaschedule.search.winners import Winner, dumps, winners_of
+
 from tunery.dialects.metaschedule.variants.program import space_of, tvm_target
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Mode, Outcome, Task
