@@ -45,7 +45,7 @@ def _messages() -> Iterator[str]:
 # Options of other programs that we run or name: pip's and IREE's.
 OTHERS = {
     "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", "--platform", "--opset-version",
-    "--compile-from", "--compile-to", "--function", "--no-as-needed",
+    "--compile-from", "--compile-to", "--function", "--no-as-needed", "--defsym",
 }  # fmt: skip
 
 
