@@ -2,6 +2,7 @@
 run exactly this, so what was tuned is what is compiled."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -232,10 +233,13 @@ def _values(module: Any) -> Iterator[Any]:
             yield from (one.value for one in block.bindings if hasattr(one, "value"))
 
 
+def _calls(module: Any) -> Iterator[Any]:
+    return (value for value in _values(module) if isinstance(value, relax.Call))
+
+
 def _has_layouts(module: Any) -> bool:
     """Whether there is anything to lay out: TVM's pass looks at every pair of nodes."""
-    calls = (value for value in _values(module) if isinstance(value, relax.Call))
-    return any(isinstance(call.op, tvm.ir.Op) and str(call.op.name) in _LAYOUTS for call in calls)
+    return any(isinstance(call.op, tvm.ir.Op) and str(call.op.name) in _LAYOUTS for call in _calls(module))
 
 
 def _folded(module: Any) -> Any:
@@ -257,15 +261,8 @@ def _pass(change: Rule) -> Any:
 
 def _refuse_leftovers(module: Any) -> None:
     """Raise for operators that have become no programs; TVM would say so only when all is tuned and compiled."""
-    left = set[str]()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op) and node.op.has_attr("FLegalize"):
-            left.add(str(node.op.name))
-
-    for _, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
+    operators = (call.op for call in _calls(module) if isinstance(call.op, tvm.ir.Op))
+    left = {str(operator.name) for operator in operators if operator.has_attr("FLegalize")}
     if left := left - _NEED_NONE:
         raise DialectError(f"TVM has no program for {', '.join(sorted(left))}")
 
@@ -311,17 +308,10 @@ def argument_specs(function: Any) -> list[tuple[list[int], str]] | None:
 
 
 def _call_sites(module: Any) -> tuple[dict[str, int], dict[str, int]]:
-    call_tir = tvm.ir.Op.get("relax.call_tir")
-    calls: dict[str, int] = {}
-    inputs: dict[str, int] = {}
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and node.op == call_tir:
-            name = node.args[0].name_hint
-            calls[name] = calls.get(name, 0) + 1
-            inputs[name] = len(node.args[1].fields)
-
-    for _, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
+    calls, inputs = Counter[str](), dict[str, int]()
+    for call in _calls(module):
+        if call.op == tvm.ir.Op.get("relax.call_tir"):
+            name = call.args[0].name_hint
+            calls[name] += 1
+            inputs[name] = len(call.args[1].fields)
     return calls, inputs

@@ -151,16 +151,9 @@ def _mixed(value: Any, weights: Any) -> Any:
 def rms_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Divide by the root of the mean square of all elements; None where an axis is left, for TVM's rule."""
     x, scale = inputs
-    rank, kind = len(shape_of(x, "RMSNormalization")), dtype_of(x)
-    if int(attributes.get("axis", -1)) % rank:
+    if int(attributes.get("axis", -1)) % len(shape_of(x, "RMSNormalization")):
         return None
-    run = emitter(builder)
-    wide = x if kind in {"float32", "float64"} else run(relax.op.astype(x, "float32"))
-    square = run(relax.op.mean(run(relax.op.multiply(wide, wide)), list(range(rank)), keepdims=True))
-    epsilon = const_like(float(attributes.get("epsilon", 1e-5)), wide)
-    inverse = run(relax.op.rsqrt(run(relax.op.add(square, epsilon))))
-    normal = run(relax.op.multiply(wide, inverse))
-    return relax.op.multiply(run(relax.op.astype(normal, kind)), scale)
+    return _by_root(builder, x, scale, 0, float(attributes.get("epsilon", 1e-5)))[0]
 
 
 def simplified(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
