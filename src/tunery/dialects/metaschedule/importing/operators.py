@@ -35,7 +35,7 @@ def own_operators(segments: Sequence[Segment] = ()) -> Iterator[None]:
     read = replaceable(importer, "_parse_array", "self", "tensor_proto")
     own = {**_RULES, OPERATOR: _segment_call(segments), quantised.PRODUCT: quantised.product}
     rules = {**theirs(), **{name: _converter(rule) for name, rule in own.items()}}
-    rules |= {name: _where_it_applies(rule, rules[name]) for name, rule in _SPECIAL_RULES.items()}
+    rules |= {name: _converter(rule, rules[name]) for name, rule in _SPECIAL_RULES.items()}
     rules |= {name: _bounded_pool(name, rules[name]) for name in ("MaxPool", "GlobalMaxPool")}
     onnx_frontend._get_convert_map = lambda: rules
     importer._parse_array = lambda self, tensor_proto: (
@@ -48,25 +48,17 @@ def own_operators(segments: Sequence[Segment] = ()) -> Iterator[None]:
         importer._parse_array = read
 
 
-def _converter(rule: Convert) -> type:
-    class Converter:
-        @staticmethod
-        def get_converter(_: int) -> Callable[..., Any]:
-            return lambda builder, inputs, attributes, _: rule(builder, list(inputs), attributes)
-
-    return Converter
-
-
-def _where_it_applies(rule: Convert, otherwise: Any) -> type:
-    """Return the converter of a rule that returns None for what it leaves to another converter."""
+def _converter(rule: Convert, otherwise: Any = None) -> type:
+    """Return the converter of a rule, which returns None for what it leaves to another converter."""
 
     class Converter:
         @staticmethod
         def get_converter(opset: int) -> Callable[..., Any]:
             def convert(builder: Any, inputs: Any, attributes: dict[str, Any], parameters: Any) -> Any:
-                found = rule(builder, list(inputs), attributes)
-                theirs = otherwise.get_converter(opset)
-                return theirs(builder, inputs, attributes, parameters) if found is None else found
+                made = rule(builder, list(inputs), attributes)
+                if made is not None or otherwise is None:
+                    return made
+                return otherwise.get_converter(opset)(builder, inputs, attributes, parameters)
 
             return convert
 

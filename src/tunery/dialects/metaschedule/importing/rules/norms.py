@@ -16,6 +16,7 @@ from tunery.dialects.metaschedule.importing.rules.common import (
     shape_of,
 )
 from tunery.dialects.metaschedule.importing.rules.convolutions import ROW
+from tunery.dialects.metaschedule.importing.rules.elements import chain
 
 _ONE_AXIS = 3
 _CONVOLVED = (4, 5)
@@ -219,8 +220,4 @@ _EPSILON = {"epsilon": 1e-12}
 
 
 def _sum(builder: Any, values: list[Any]) -> Any:
-    run = emitter(builder)
-    first, *more = (one for one in values if one is not None)
-    for one in more:
-        first = run(relax.op.add(first, one))
-    return first
+    return chain(relax.op.add)(builder, [one for one in values if one is not None], {})
