@@ -157,7 +157,11 @@ def test_the_test_kits_dialects_are_closed_to_accounts(serve: Serve, monkeypatch
 @pytest.mark.parametrize("flag", [
     "-fplugin=/tmp/x.so", "-wrapper", "-specs=/tmp/x", "-B/tmp", "-I/etc", "-include", "-o/tmp/x", "-Wp,-MD,/tmp/x",
     "-Wl,-rpath,/tmp", "-Xlinker", "@/tmp/x", "-fdump-tree-all=/tmp/x", "-x", "-save-temps", "-march=native", "-l:x.so",
-    "-fprofile-dir=/tmp", "--param", "-MF", "-dumpdir",
+    "-fprofile-dir=/tmp", "--param", "-MF", "-dumpdir", "-Wa,-al=/tmp/x", "-fstack-usage", "-fsave-optimization-record",
+    "-fopt-info=x", "-fdiagnostics-format=json-file", "-ftest-coverage", "-fcallgraph-info", "-fcompare-debug",
+    "-fuse-ld=gold", "-fmodule-mapper=x", "-fmodules", "-fauto-profile", "-fsplit-stack=/x", "-fdeps-file=x", "-Wl",
+    "-mfentry-name=x", "-mtune=native", "-mcpu=x", "-fpreprocessed", "-fplugin-arg-x-y=z", "-mdump-tune-features",
+    "-mavx2\n-x", "-O3 -x", "-fdump-tree-all", "-fsanitize=address", "-flto", "-frandom-seed=x", "-foffload=x",
 ])  # fmt: skip
 def test_a_kernels_flags_name_no_file_and_no_program(flag: str, tmp_path: Path) -> None:
     from tunery.dialects.kernels.kernel_file import read_kernel
