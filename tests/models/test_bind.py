@@ -106,6 +106,7 @@ def test_an_input_of_unknown_rank_takes_the_given_shape() -> None:
         ({"x": ("N", "?", "?", "?")}, {}, "--shape x=1x3x224x224"),
         ({"ids": ("batch", "sequence")}, {}, "--shape sequence=128"),
         ({"audio": (1, "samples")}, {}, "--shape samples=16000"),
+        ({"sample": ("batch", 4), "timestep": ("s48",)}, {}, r"--shape timestep=1(?!\d)"),
         ({"h": (1, 3, "frames", 160)}, {}, "--shape frames=128"),
         ({"a": (1, "s"), "b": (1, "t")}, {"a": (1, 2)}, r"unknown size: 'b' is \[1, t\]\. .*--shape t=128"),
         ({"x": (1, 4)}, {"z": (1, 4)}, "no input 'z'; its inputs are 'x'"),

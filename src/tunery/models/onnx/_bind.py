@@ -26,6 +26,8 @@ _UNNAMED = re.compile(
 _SEQUENCE = re.compile(r"seq|tok|len|time|frames|steps|past", re.IGNORECASE)
 _MASK = re.compile(r"mask", re.IGNORECASE)
 _SAMPLES = re.compile(r"sample|audio|wav|pcm", re.IGNORECASE)
+_OF_EACH = re.compile(r"time_?step|sigma|guidance|noise|speaker|scale|temperature", re.IGNORECASE)
+"""What inputs are called that have one number for each item of a batch."""
 _SUM = re.compile(r"[\w.]+( \+ [\w.]+)+", re.ASCII)
 """A dimension that exporters write as a sum, such as `past_sequence_length + 1`."""
 
@@ -363,7 +365,7 @@ def _usual(dim: int | str, position: int, dims: Dims, name: str = "") -> int:
         return 3 if position == 1 and not isinstance(dims[3], int) else 224
     if _SAMPLES.search(str(dim)):
         return 16000
-    return 1 if len(dims) > 1 and position == 0 else 128
+    return 1 if position == 0 and (len(dims) > 1 or _OF_EACH.search(name)) else 128
 
 
 def _join(shape: Sequence[int]) -> str:
