@@ -18,6 +18,7 @@ from tunery.delivery.linking import LinkedNetwork
 from tunery.delivery.placing import mended
 from tunery.domain import Network
 from tunery.domain.request import CompileReport
+from tunery.tuning.work import CompileTimes
 
 NODES = [f"Node {number}" for number in range(5)]
 WRONG = Judged(None, wrong="since it crashed")
@@ -134,7 +135,10 @@ def test_of_a_network_that_cannot_run_here_or_whole_there_it_is_said_why(
     monkeypatch.setattr(compiling, "_kept", kept)
     network = Network("n", "n.onnx", "d", "", (), (), 0, "n.onnx", weights=weights)
     made = LinkedNetwork(CompileReport("n", "", 0, {}), network, "b")
-    linker = SimpleNamespace(work=SimpleNamespace(runtime=SimpleNamespace(host_facts=None)))
+    work = SimpleNamespace(
+        runtime=SimpleNamespace(host_facts=None), times=CompileTimes.by_reading(1.0), has_time=lambda _: True
+    )
+    linker = SimpleNamespace(work=work, late=None)
     judged = compiling._judged(cast("Any", linker), made, Expected(), "auto", lambda _: None)
     with pytest.raises(WorkError, match="it crashed") if weights else nullcontext():
         asyncio.run(judged)

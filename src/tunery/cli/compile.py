@@ -81,29 +81,20 @@ def _lines(
     report: "CompileReport", network: "Network", request: Request, *, predicted: bool, verbose: bool
 ) -> Iterator[str]:
     from tunery.domain.request import MODEL_CHANGED
+    from tunery.reports import text
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
-    from tunery.reports.text import (
-        call,
-        dialect_lines,
-        elsewhere_lines,
-        failed_rules,
-        headlines,
-        refused_lines,
-        target_lines,
-        value_lines,
-    )
 
-    yield from headlines(report)
+    yield from text.headlines(report)
     if report.coverage:
         yield as_text(_table(report), width())
         yield from _sources(report, predicted=predicted)
-    yield from refused_lines(report)
+    yield from text.refused_lines(report)
     yield from batch_lines(network.batch_of_one)
-    yield from dialect_lines(report)
-    yield from elsewhere_lines(report.elsewhere)
-    yield from value_lines(report)
-    yield from _left_out(report, request) if verbose else failed_rules(report)
+    yield from text.dialect_lines(report)
+    yield from text.elsewhere_lines(report.elsewhere)
+    yield from text.value_lines(report)
+    yield from _left_out(report, request) if verbose else text.failed_rules(report)
     if report.max_abs_error is not None:
         yield f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}"
     if report.model_changed:
@@ -112,11 +103,11 @@ def _lines(
         yield f"source, header and parameters: {', '.join(report.texts)}"
     if len(report.targets) > 1:
         yield f"for {len(report.targets)} targets, of which the best is loaded: {', '.join(report.targets)}"
-    yield from target_lines(report)
+    yield from text.target_lines(report)
     there = f" on {request.on}" if request.on else ""
     yield f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it{there} with"
     yield f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})"
-    yield f"  outputs = {call(network)}"
+    yield f"  outputs = {text.call(network)}"
 
 
 def _sources(report: "CompileReport", *, predicted: bool) -> Iterator[str]:

@@ -34,11 +34,12 @@ from tunery.delivery.comparing.compare import (
     has_rivals,
     quiet_pairs,
     ratios_of,
+    share_there,
     speed_of,
     watch_of,
 )
 from tunery.delivery.linking import LinkedNetwork
-from tunery.domain import SEGMENT, median_interval
+from tunery.domain import median_interval
 from tunery.domain.request import Speed
 from tunery.domain.turns import Turn, in_turns, mean_interval
 from tunery.engines import Role
@@ -102,7 +103,7 @@ class Judged:
         return f"faster there: {1e3 * self.theirs_s:.3g} ms for the network, {1e3 * self.ours_s:.3g} ms as compiled"
 
 
-async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
+async def judge(work: Work, made: LinkedNetwork, expected: Expected, *, timed: bool = True) -> Judged:
     """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for a second or a few.
 
     Turns that others disturbed do not count: that hits the two unequally. If too few are left, it is `busy`.
@@ -124,7 +125,7 @@ async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
                         break
                 if number != expected.sets[0].number:
                     await contestants.ask(_OURS, "use", expected.sets[0].number)
-                if not has_rivals(work.runtime):
+                if not timed or not has_rivals(work.runtime):
                     return Judged(error)
                 patient_s = _PATIENT_S if work.until is None else max(work.until - time.monotonic(), _LEAST_S)
                 turns = await time_in_turns(contestants, watch_of(work), min(patient_s, _PATIENT_S))
@@ -135,11 +136,10 @@ async def judge(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
                 raise
             except WorkError as wrong:
                 return Judged(None, wrong=f"since {wrong}", number=number)
-    there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
-    share = there_s / sum(kernels.values()) if kernels else 0.0
     return Judged(
-        error, turns, work.runtime.threads, slower=slower, share=share, kernels=kernels, nodes=nodes, busy=not turns
-    )
+        error, turns, work.runtime.threads, slower=slower, share=share_there(kernels), kernels=kernels, nodes=nodes,
+        busy=not turns,
+    )  # fmt: skip
 
 
 async def judge_once(work: Work, made: LinkedNetwork, expected: Expected) -> Judged:
@@ -188,18 +188,7 @@ async def _error_of(contestants: Contestants, network: str, expected: ExpectedSe
 
 
 async def is_right(work: Work, made: LinkedNetwork, expected: Expected) -> bool:
-    async with work.stage("check", Role.MEASURER):
-        contestants = Contestants.start(work.runtime, made.network, {_OURS: made.blob}, expected)
-        try:
-            for one in expected.sets:
-                await _error_of(contestants, made.network.name, one)
-        except BlobNotFoundError:  # of the host
-            raise
-        except WorkError:
-            return False
-        finally:
-            contestants.close()
-    return True
+    return not (await judge(work, made, expected, timed=False)).wrong
 
 
 async def time_in_turns(

@@ -486,33 +486,13 @@ class CompileReport:
     """A compiled network on disk, and what it is made of.
 
     Of a file for several targets all but `targets` and `further` is of the first; of a file for several shapes all but
-    `shapes` is of them together.
-
-    Attributes:
-        coverage: By a task's name, its rung of the ladder and its candidate's key (None: the default).
-        max_abs_error: The largest deviation of the outputs from ONNX Runtime's; None where there is no ONNX file.
-        tasks: The network's tasks, with the latency that each is known to have.
-        refused: By a task's name, why it has no prediction where one was asked for.
-        measured: The number of candidates that were timed to compile it.
-        untuned: The number of tasks that could be tuned, and were neither searched nor predicted.
-        left_out: By a task's name, what the search that found its candidate did without, and why; by `WHOLE`, which
-            rules failed on the network.
-        elsewhere: By a node's name, why ONNX Runtime runs it.
-        model_changed: Whether the model's file is no longer what was read.
-        latency_s: The file's latency; None if it was not timed, or if ONNX Runtime runs the whole network.
-        onnxruntime_s: ONNX Runtime's latency, timed beside it; None if it was not timed.
-        texts: Files beside it, for people and their compilers.
-        targets: The names of a file's several targets.
-        further: The reports for the targets after the first.
-        sources: By a task's name, where its candidate was measured, if not on this host.
-        shapes: The latencies for each of several shapes.
-        verdict: Who runs the network, and how fast; None where there is no ONNX file, and for several shapes.
-        native_s: What the compiler's kernels took before any of them was handed over for being slower.
-        not_kept: Which kinds of values the file computes otherwise than the model, and may not leave to ONNX Runtime.
-        optimiser: What ONNX Runtime's optimiser changes of what the model computes; "" if nothing.
-        dialect: Which of several dialects made the file.
-        dialects: What each of several dialects came to.
-        left_as_it_was: Why the file that was there is still there, "" if it was replaced; `verdict` is that file's.
+    `shapes` is of them together. By a task's name `coverage` has its rung of the ladder and its candidate's key (None:
+    the default), `refused` why no better design of it is in the file, `left_out` what its search did without, `sources`
+    where its candidate was measured, if elsewhere. `max_abs_error` is None where there is no ONNX file, `latency_s` and
+    `onnxruntime_s` where nothing was timed, or ONNX Runtime runs all. `measured` candidates were timed to compile it;
+    `untuned` tasks were neither searched nor predicted. `elsewhere` says by node why ONNX Runtime runs it, `not_kept`
+    which kinds of values the file computes otherwise than the model, `optimiser` what ONNX Runtime's changes of it.
+    `native_s` is what the compiler's kernels took before any of them was handed over for being slower.
     """
 
     network: str

@@ -134,9 +134,12 @@ async def compare(
         label: await contestants.ask(label, "outputs", theirs.number) for label in compiled
     }
     error = checked_error(network.name, outputs["tunery"], theirs)
-    wrong = tuple(
-        label for label in compiled if label in contestants.workers and not _same(network.name, outputs[label], theirs)
-    )
+    wrong = list[str]()
+    for label in [one for one in compiled if one in contestants.workers]:
+        try:
+            checked_error(network.name, outputs[label], theirs)
+        except WorkError:
+            wrong.append(label)
     await _add_torch(contestants, work, against, theirs.outputs, given)
     if "onnxruntime" not in against:
         contestants.end("onnxruntime")
@@ -145,7 +148,7 @@ async def compare(
     latency_s = {label: spread(list(chain(*(turn.taken[label] for turn in turns)))) for label in contestants.workers}
     return BenchReport(
         network.name, work.runtime.threads, latency_s, error, kernels_s=sum(kernels.values()) if kernels else None,
-        wrong=wrong, absent=contestants.absent, kernels=kernels, batch_of_one=network.batch_of_one,
+        wrong=tuple(wrong), absent=contestants.absent, kernels=kernels, batch_of_one=network.batch_of_one,
         verdict=_verdict(turns, kernels, work.runtime.threads),
     )  # fmt: skip
 
@@ -153,12 +156,16 @@ async def compare(
 def _verdict(turns: Sequence[Turn[str, list[float]]], kernels: Mapping[str, float], threads: int) -> Verdict | None:
     if "onnxruntime" not in turns[0].taken:
         return None
-    there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
-    share = there_s / sum(kernels.values()) if there_s else 0.0
+    share = share_there(kernels)
     if share == 1.0:  # both are ONNX Runtime
         return Verdict(share)
     pairs = quiet_pairs(turns)
     return Verdict(share, speed_of(pairs, threads)) if len(pairs) >= FEWEST_TURNS else Verdict(share, not_judged=BUSY)
+
+
+def share_there(kernels: Mapping[str, float]) -> float:
+    there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
+    return there_s / sum(kernels.values()) if there_s else 0.0
 
 
 def quiet_pairs(turns: Sequence[Turn[str, list[float]]]) -> list[Pair]:
@@ -422,14 +429,6 @@ def checked_error(network: str, ours: Sequence[Output], expected: ExpectedSet) -
         elif (unequal := _unequal(a, b, exactly=not rounding[index])) > rounding[index] * b.size:
             raise _differs(network, f"output {index} has {unequal} of {b.size} integers unequal")
     return worst
-
-
-def _same(network: str, ours: Sequence[Output], theirs: ExpectedSet) -> bool:
-    try:
-        checked_error(network, ours, theirs)
-    except WorkError:
-        return False
-    return True
 
 
 def _unequal(a: Array, b: Array, *, exactly: bool) -> int:
