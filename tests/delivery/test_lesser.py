@@ -10,14 +10,15 @@ from tunery._archive import new_archive
 from tunery.delivery.compile import as_before, deliver
 from tunery.delivery.files.inspection import better_there
 from tunery.domain.request import CompileOptions, CompileReport, Request, Verdict
+from tunery.measuring.inputs import VERSION
 
 FASTER = {"ratio": 1.3, "low": 1.25, "high": 1.35, "turns": 12}
 
 
-def written(path: Path, speed: dict[str, Any] | None, **more: Any) -> Path:
+def written(path: Path, speed: dict[str, Any] | None, verified: dict[str, Any] | None = None, **more: Any) -> Path:
     verdict = {"onnxruntime_share": 0.0 if speed else 1.0, "delivered": speed, "not_judged": "" if speed else "no time"}
     device = {"name": "a processor", "cores": 2, "fingerprint": "f"}
-    origin = {"tunery": "0.1.0", "compiler": "c", "device": device, "rungs": {}, "elsewhere": 0, "verified": None,
+    origin = {"tunery": "0.1.0", "compiler": "c", "device": device, "rungs": {}, "elsewhere": 0, "verified": verified,
               "verdict": verdict}  # fmt: skip
     whole = {"dialect": "fake", "digest": "d", "threads": 2, "inputs": [["x", [1], "float32"]], "origin": origin}
     with new_archive(path) as archive:
@@ -58,3 +59,14 @@ def test_only_a_file_of_the_same_network_and_device_stays_and_force_replaces_it(
     assert deliver(made, there, Request("n.onnx"), CompileOptions(force=True)) is None
     assert zipfile.is_zipfile(there)
     assert better_there(written(tmp_path / "again", None), there) is None
+
+
+def test_no_file_stays_of_which_it_is_not_known_whether_it_is_right(tmp_path: Path) -> None:
+    right = {"against": "o", "outputs": 1, "max_abs_error": 0.0, "inputs": [], "left_out": [], "not_kept": [],
+             "optimiser": "", "version": VERSION, "differed": False}  # fmt: skip
+    there = written(tmp_path / "n.tunery", FASTER, right)
+    assert better_there(written(tmp_path / "unjudged", None), there) is not None
+    assert better_there(written(tmp_path / "right", None, right), there) is not None
+    assert better_there(written(tmp_path / "wrong", None, right | {"differed": True}), there) is None
+    earlier = written(tmp_path / "earlier", FASTER, right | {"version": VERSION - 1})
+    assert better_there(written(tmp_path / "new", None, right), earlier) is None

@@ -24,6 +24,7 @@ from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Candidate, Network, Target
 from tunery.domain.request import BUSY, NEEDED, CompileOptions, CompileReport, FillPolicy, Request, Verdict
 from tunery.engines import Role
+from tunery.measuring.inputs import VERSION
 from tunery.runtime.importing import ImportedModel, both
 from tunery.runtime.services import CheckedBody
 from tunery.store import file_of
@@ -73,7 +74,7 @@ async def compile_checked(
             if network.blob and not made.kept:
                 say("comparing the network with ONNX Runtime")
                 made = await _judged_in_time(linker, made, theirs, options.onnxruntime, say)
-        origin = await _origin(work, made, theirs)
+        origin = await _origin(linker, made, theirs)
         linker.take(made, directory / "network")
         extend_manifest(directory / "network", {"origin": origin})
         add_signature(directory / "network", options)
@@ -140,7 +141,8 @@ def add_signature(path: Path, options: CompileOptions) -> None:
         sign(path, read_key(options.key))
 
 
-async def _origin(work: Work, made: LinkedNetwork, theirs: Expected) -> dict[str, Any]:
+async def _origin(linker: Linker, made: LinkedNetwork, theirs: Expected) -> dict[str, Any]:
+    work = linker.work
     device, imported = await work.runtime.device(), await work.model()
     error = made.report.max_abs_error
     return {
@@ -158,6 +160,8 @@ async def _origin(work: Work, made: LinkedNetwork, theirs: Expected) -> dict[str
             "left_out": list(theirs.left_out),
             "not_kept": list(made.report.not_kept),
             "optimiser": theirs.optimiser,
+            "version": VERSION,
+            "differed": linker.differed,
         }
         if error is not None
         else None,
@@ -185,6 +189,7 @@ async def _judged(
     of it runs there only where nothing else helps."""
     work, name = linker.work, made.network.name
     judged = await judge_once(work, made, theirs)
+    linker.differed = bool(judged.wrong)
     if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
         raise WorkError(f"{name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
     times, mendable = work.times, linker.late is None

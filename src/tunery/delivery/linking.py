@@ -36,7 +36,7 @@ class Linker:
     """Compiles the network of `work`; with a `policy` what no record answers is predicted, unless it is not `tuned`.
     What was chosen and compiled of a task serves further compilations. Files that it makes are there until `close`; the
     last one took `linked_s` of a core, and choosing all kernels probably `chose_s`. `late` is what was compiled where
-    there was no time for all kernels."""
+    there was no time for all kernels; it `differed` from the model if its first file did."""
 
     work: Work
     policy: FillPolicy | None
@@ -47,6 +47,7 @@ class Linker:
     late: ImportedModel | None = None
     chose_s: float = 0.0
     linked_s: float = 0.0
+    differed: bool = False
 
     async def compile(self, imported: ImportedModel, *, filled: bool = True) -> LinkedNetwork:
         return await self.link(imported, await self.choices(imported.tasks, filled=filled))

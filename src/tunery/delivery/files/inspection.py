@@ -36,7 +36,8 @@ class FileDevice:
 class FileVerification:
     """What a file's outputs were compared with before it was delivered. `inputs` are the kinds of values that were
     tried, `left_out` those on which ONNX Runtime fails, `not_kept` those on which the file computes something else;
-    `optimiser` says what ONNX Runtime's own optimiser changes."""
+    `optimiser` says what ONNX Runtime's own optimiser changes. `version` is that of the values; the network `differed`
+    from the model before parts of it, or all, were left to ONNX Runtime."""
 
     against: _Text
     outputs: _Count
@@ -45,6 +46,8 @@ class FileVerification:
     left_out: _Texts
     not_kept: _Texts
     optimiser: _Text
+    version: _Count = 0
+    differed: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,8 @@ def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) ->
 def better_there(made: Path, there: Path) -> CompiledFile | None:
     """Return what the file `there` says of itself, if it is of the same network and device and was judged faster than
     ONNX Runtime, and what was `made` was not judged so or is slower: for one shape at least, and for none faster."""
+    from tunery.measuring.inputs import VERSION
+
     try:
         old, new = inspect(there), inspect(made)
     except UsageError:
@@ -156,6 +161,9 @@ def better_there(made: Path, there: Path) -> CompiledFile | None:
     olds, news = (one.shapes or [one.file] for one in (old, new))
     if old.damaged or max(len(old.targets), len(new.targets)) > 1 or [*map(_of, olds)] != [*map(_of, news)]:
         return None
+    checked = ([one.origin.verified for one in each if one.origin and one.origin.verified] for each in (olds, news))
+    if any(one.version != VERSION for one in next(checked)) or any(one.differed for one in next(checked)):
+        return None  # nobody knows whether it is right
     pairs = [(_speed(before), _speed(now)) for before, now in zip(olds, news, strict=True)]
     worse = any(before and before.ratio > 1 and (now is None or now.high < before.low) for before, now in pairs)
     better = any(now and (before is None or now.low > before.high) for before, now in pairs)
