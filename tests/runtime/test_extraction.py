@@ -158,8 +158,8 @@ def test_an_import_that_fails_holds_no_file(tmp_path: Path, monkeypatch: pytest.
                 held_now[blob] -= 1
                 release(blob)
 
-            monkeypatch.setattr(runtime, "hold", counted)
-            monkeypatch.setattr(runtime, "release", uncounted)
+            monkeypatch.setattr(runtime.holds, "add", counted)
+            monkeypatch.setattr(runtime.holds, "release", uncounted)
             with pytest.raises(TuneryError):
                 await Work(runtime, store, request, "job").model()
             assert set(held_now.values()) == {0}

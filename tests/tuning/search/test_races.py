@@ -39,7 +39,8 @@ class Board:
         self.best_s = 1.0
         self.recorded: list[tuple[str, Measurement]] = []
         pools = SimpleNamespace(slots=((0,), (1,)))
-        runtime: Any = SimpleNamespace(pools=pools, calibration=TWO, foreign=None, discard=lambda _: None)
+        holds = SimpleNamespace(release=lambda _: None)
+        runtime: Any = SimpleNamespace(pools=pools, calibration=TWO, foreign=None, holds=holds)
         account: Any = SimpleNamespace(settle_deferred=lambda _: None)
         none: Any = None
         self.context = Context("job", runtime, none, none, 0, account, none)
