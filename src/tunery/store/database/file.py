@@ -399,10 +399,6 @@ def check_plain(path: Path) -> None:
         )
 
 
-def file_system(directory: Path) -> str:
-    return _file_system(directory, _mounts())
-
-
 def _mounts() -> dict[Path, str]:
     return {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
 
