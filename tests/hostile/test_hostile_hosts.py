@@ -47,19 +47,8 @@ def test_a_signal_ends_a_command_whatever_its_host_does(
     connect = f"{shlex.join([sys.executable, '-c', script, str(far)])} agent --stdio"
     tunery = [sys.executable, "-m", "tunery"]
     subprocess.run([*tunery, "hosts", "add", "far", "--connect", connect], check=True)
-    words = [
-        "fake:odd?tasks=2&run_s=0.01",
-        "--dialect",
-        "fake",
-        "--threads",
-        "1",
-        "--budget",
-        "5000trials",
-        "--on",
-        "far",
-        "--store",
-    ]
-    command = [*tunery, "tune", *words, str(tmp_path / "store.db")]
+    work = ("fake:odd?tasks=2&run_s=0.01", "--dialect", "fake", "--threads", "1", "--budget", "5000trials")
+    command = [*tunery, "tune", *work, "--on", "far", "--store", str(tmp_path / "store.db")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path) as process:
         wait_until((far / "odd").exists)
         process.send_signal(signal.SIGTERM)

@@ -77,6 +77,7 @@ class AsyncStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.url, self.place, self.moved = store.url, store.place, store.moved
         self.on_write: Callable[[], None] = lambda: None
         self._writer = ThreadPoolExecutor(1, "store-writes")
         self._asked: deque[_Write] = deque()
@@ -85,17 +86,6 @@ class AsyncStore:
         self._urgent = ThreadPoolExecutor(1, "store-urgent-reads")
         self._heart = ThreadPoolExecutor(1, "store-heartbeats")
         self._ping: asyncio.Task[bool] | None = None
-
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    @property
-    def place(self) -> str:
-        return self._store.place
-
-    def moved(self) -> str:
-        return self._store.moved()
 
     async def read(self, work: Callable[[Store], T], *, urgent: bool = False) -> T:
         """Return what `work` reads; beside other reads and writes. Short `urgent` ones wait for each other alone."""

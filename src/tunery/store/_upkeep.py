@@ -39,43 +39,38 @@ class StoreStats:
 class Upkeep(Database):
     """The store's housekeeping."""
 
-    def stats(self) -> StoreStats:
-        def count(connection: Connection) -> StoreStats:
-            return StoreStats(
-                place=self.place,
-                records=_count(connection, _records),
-                outcomes=_counts(connection, "outcome"),
-                devices=_counts(connection, "device"),
-                compilers=_counts(connection, "compiler"),
-                tasks=_count(connection, schema.tasks),
-                workloads=_count(connection, schema.workloads),
-                networks=_count(connection, schema.networks),
-                jobs=_count(connection, schema.jobs),
-                size_bytes=self._size(connection),
-            )
-
-        return self.read(count)
-
-    def stats_of(self, account: str) -> StoreStats:
+    def stats(self, account: str | None = None) -> StoreStats:
+        """Return what the store holds, or what jobs of `account` have measured."""
         jobs, tasks = schema.jobs.c, schema.tasks.c
-        own = _records.c.job_id.in_(sa.select(jobs.job_id).where(jobs.account == account))
-        keys = sa.select(_records.c.task_key).where(own).distinct()
+        own: sa.ColumnElement[bool] = _ALL
+        its: sa.ColumnElement[bool] = _ALL
+        keys = tasks.key
+        if account is not None:
+            its = jobs.account == account
+            own = _records.c.job_id.in_(sa.select(jobs.job_id).where(its))
+            keys = _records.c.task_key
+        held = sa.select(keys).where(own).distinct()
+        workloads = sa.select(sa.func.count(tasks.workload_key.distinct())).where(tasks.key.in_(held))
 
         def count(connection: Connection) -> StoreStats:
-            requests = connection.execute(sa.select(jobs.request).where(jobs.account == account)).scalars().all()
-            size = sa.select(sa.func.sum(sa.func.length(_records.c.body))).where(own)
-            workloads = sa.select(sa.func.count(tasks.workload_key.distinct())).where(tasks.key.in_(keys))
+            if account is None:
+                networks, size = _count(connection, schema.networks), self._size(connection)
+            else:
+                requests = connection.execute(sa.select(jobs.request).where(its)).scalars()
+                networks = len({request["network"] for request in requests if request.get("network")})
+                bodies = sa.select(sa.func.sum(sa.func.length(_records.c.body))).where(own)
+                size = int(connection.execute(bodies).scalar_one() or 0)
             return StoreStats(
                 place=self.place,
                 records=_count(connection, _records, own),
                 outcomes=_counts(connection, "outcome", own),
                 devices=_counts(connection, "device", own),
                 compilers=_counts(connection, "compiler", own),
-                tasks=_count(connection, keys.subquery()),
+                tasks=_count(connection, held.subquery()),
                 workloads=int(connection.execute(workloads).scalar_one()),
-                networks=len({request["network"] for request in requests if request.get("network")}),
-                jobs=len(requests),
-                size_bytes=int(connection.execute(size).scalar_one() or 0),
+                networks=networks,
+                jobs=_count(connection, schema.jobs, its),
+                size_bytes=size,
             )
 
         return self.read(count)

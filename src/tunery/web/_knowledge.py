@@ -51,7 +51,7 @@ def _is_mine(store: Store, caller: Reader, job_id: str) -> bool:
 async def stats(service: TheService, caller: Reader) -> dict[str, Any]:
     """Count what the store holds of the account's jobs, to an administrator of all."""
     whose = None if caller.role == ADMIN else caller.account.name
-    found = await service.store.read(lambda store: store.stats() if whose is None else store.stats_of(whose))
+    found = await service.store.read(lambda store: store.stats(whose))
     counts: dict[str, Any] = plain(found)
     if not service.local:
         counts["place"] = ""

@@ -106,7 +106,7 @@ class Database:
 
     def __init__(self, url: URL, copy: sqlite3.Connection | None = None) -> None:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-        self.place = shown(url)
+        self.url = self.place = shown(url)
         self.address = url
         self._file: StoreFile | None = None
         if self.path and copy is None:
@@ -134,10 +134,6 @@ class Database:
     def hold(self) -> None:
         """Say that the database is open: from here on its server is waited for."""
         self._patience_s, self._has_written = math.inf, False
-
-    @property
-    def url(self) -> str:
-        return self.place
 
     @contextmanager
     def waiting(self, patience_s: float, given_up: threading.Event) -> Iterator[None]:
