@@ -158,6 +158,7 @@ class StoreFile:
         prepare(path)
         self.path = path.resolve()
         self.rescued: Path | None = None
+        self._moved = ""  # once what it held was rescued
         self._lock = threading.Lock()
         with self._alone() as note:
             self._identity: tuple[_Identity, ...] = (_identity(str(self.path)),)
@@ -236,7 +237,7 @@ class StoreFile:
 
     def moved(self) -> str:
         """Return what has become of the file since it was opened, "" where nothing has; takes three microseconds."""
-        for suffix, before in zip(("", *_LOG), self._identity, strict=False):
+        for suffix, before in () if self._moved else zip(("", *_LOG), self._identity, strict=False):
             try:
                 now = _identity(f"{self.path}{suffix}")
             except OSError:  # nobody may look, and so nobody can have changed it
@@ -244,7 +245,7 @@ class StoreFile:
             if now != before:
                 done = "deleted" if now is None else "replaced"
                 return f"the store {self.path}{suffix} was {done} while it was in use"
-        return ""
+        return self._moved
 
     def rescue(self, write: Callable[[Path], None]) -> Path:
         """Have `write` add to a file with all that the store held, and return it: made once, beside the store, or else
@@ -253,6 +254,7 @@ class StoreFile:
             if self.rescued is not None:
                 write(self.rescued)
                 return self.rescued
+            self._moved = self.moved()
             # Never closed: the last connection that is closed deletes the log by its name, and that is another's.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._keeper))
             folders = [self.path.parent, Path(tempfile.gettempdir()), Path("/dev/shm"), cache_directory()]  # noqa: S108
