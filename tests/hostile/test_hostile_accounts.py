@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -422,6 +424,31 @@ def test_a_store_that_is_away_is_an_answer_within_seconds_and_no_job_fails_for_i
             asyncio.run(main(url))
     finally:
         server.close()
+
+
+def test_a_file_that_is_locked_is_an_answer_within_seconds_and_no_job_fails_for_it(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunery.store.database.file.BUSY_S", 0.1)  # a job waits for longer than any one attempt
+    monkeypatch.setattr("tunery.web._service._PATIENCE_S", 0.5)
+
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        job = await submitted(ann, {**QUICK, "model": "fake:web?tasks=2&build_s=0.1", "budget": "60trials"})
+        while (await ann.get(f"/v1/jobs/{job}")).json()["state"] == "queued":
+            await asyncio.sleep(0.05)
+        with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(3):
+                refused = await ann.post("/v1/jobs", json=QUICK)
+                assert (refused.status_code, refused.json()["type"]) == (503, "urn:tunery:problem:store-away")
+                assert refused.headers["retry-after"]
+                for path in ("/readyz", "/v1/me", "/v1/jobs"):
+                    assert (await ann.get(path)).status_code == 200, "readers never wait"
+        assert (await ended(ann, job))["state"] == "done"
+        assert await submitted(ann, QUICK)
+
+    serve(main)
 
 
 def test_a_cache_that_everybody_can_write_is_refused_at_the_start(tmp_path: Path, serve: Serve) -> None:

@@ -113,7 +113,7 @@ class AsyncStore:
         with self._asking:
             self._asked.append(write)
         self._writer.submit(self._write_next)
-        return await self._result(write.result, write.given_up)
+        return await self._result(write.result, write.given_up, is_write=True)
 
     def _limited(self, work: Callable[[Store], T], given_up: threading.Event, limit_s: float) -> T:
         with self._store.waiting(limit_s, given_up):
@@ -137,15 +137,22 @@ class AsyncStore:
         beat = self._heart.submit(self._limited, lambda store: store.heartbeat(job_id), given_up, patience_s.get())
         return await self._result(beat, given_up)
 
-    async def _result(self, future: Future[T], given_up: threading.Event) -> T:
+    async def _result(self, future: Future[T], given_up: threading.Event, *, is_write: bool = False) -> T:
         """Return a future's result; one that is cancelled waits for no server, and is raised at the next `await`."""
         result, cancelled = asyncio.wrap_future(future), False
-        limit_s = math.inf if self._store.path else patience_s.get() / 3  # a file is always there
+        limit_s = patience_s.get()
+        if self._store.path is None:
+            limit_s /= 3  # then it is asked for whether it answers
+        elif not is_write:
+            limit_s = math.inf  # a file is always there, and locked for writers alone
         while not result.done():
             try:
                 done, _ = await asyncio.wait([result], timeout=None if math.isinf(limit_s) else limit_s)
                 if not done:
                     try:
+                        if self._store.path is not None:
+                            text = f"{self.place} is locked, or busy with another write; try again"
+                            raise StoreAwayError(text)  # noqa: TRY301 - one end for a file and for a server
                         await self.check_answers(2 * limit_s)
                     except StoreAwayError:
                         given_up.set()

@@ -50,6 +50,11 @@ def is_lost(error: DBAPIError | sqlite3.Error) -> bool:
     return error.connection_invalidated or unnamed or (state or "").startswith(_LOST)
 
 
+def _is_locked(error: DBAPIError | sqlite3.Error) -> bool:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
 def translate(error: DBAPIError | sqlite3.Error | OSError, place: str) -> StoreError:
     if isinstance(error, OSError):
         return StoreError(
@@ -243,13 +248,16 @@ class Database:
             except (DBAPIError, sqlite3.Error) as error:
                 passed_s, given_up = time.monotonic() - began, self._limits.given_up
                 lost, over = is_lost(error), given_up is not None and given_up.is_set()
+                if given_up is not None and _is_locked(error):  # who has asked for it to be waited for
+                    lost = True
                 # Undone in favour of another transaction, it will succeed when it is done again.
                 conflict = isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
                 if over or passed_s + pause_s > patience_s or not (lost or conflict):
                     raise translate(error, self.place) from error
                 if lost and passed_s > said_s + _SAY_AGAIN_S:
                     said_s = passed_s
-                    _log.warning("%s does not answer; the work waits for it, %.0f s so far", self.place, passed_s)
+                    _log.warning("%s does not answer, or is locked; the work waits for it, %.0f s so far", self.place,
+                                 passed_s)  # fmt: skip
             except (PendingRollbackError, PoolTimeoutError) as error:
                 raise StoreError(f"{self.place} does not answer ({error}); try again") from error
             self._pause(pause_s)
