@@ -71,6 +71,8 @@ def candidate_rows(task: Task, candidates: Sequence[Candidate], cache: FeatureCa
 def _replayed_row(task: Task, candidate: Candidate, cache: FeatureCache) -> Row:
     try:
         space = space_for(task, candidate.body)
+        if space.context is None:  # what is written from a design's numbers has no features
+            return np.full(WIDTH, np.nan, dtype=np.float32)
         schedule = replay(space, candidate.body)
     except DialectError:
         return np.full(WIDTH, np.nan, dtype=np.float32)

@@ -20,7 +20,7 @@ from tunery.domain import Candidate, Task
 _TRUSTED = (rows.NAME, dots.NAME, place_sums.NAME)
 _ROWS_PER_THREAD = 4
 _ROUND, _FEW = 6, 4
-_MOST_TILES = 4
+_TILES, _SEVERAL_TILES = 2, 4  # designs of each variant, and where some are going to be measured
 
 
 def suggest(
@@ -30,20 +30,21 @@ def suggest(
     score. Fallbacks are of another kind: one, should the candidates fail, or several, if wanted. A variant that fails
     is left out."""
     if names := tiled(task):
-        first, *others = (tuple(TileProposer(task, [name]).propose(_MOST_TILES)) for name in names)
-        return Suggestions(first, fallbacks=tuple(chain(*others)))
+        count, others = (_SEVERAL_TILES, names[1:]) if several_fallbacks else (_TILES, names[1:2])
+        fallbacks = (TileProposer(task, [name]).propose(count if several_fallbacks else 1) for name in others)
+        return Suggestions(tuple(TileProposer(task, names[:1]).propose(count)), fallbacks=tuple(chain(*fallbacks)))
     leading = leader(task)
     searches, left_out = searches_of(task, {leading, GENERIC}, (), cost_model, seed, features=features)
     if leading in searches and leading != GENERIC:
-        fallbacks: Sequence[Candidate] = ()
+        spares: Sequence[Candidate] = ()
         with leaving(leading, left_out):
             searches[leading].explore(_FEW)
         if found := searches[leading].ranked():
             with suppress(Exception):  # a spare that cannot be had costs nothing but itself
                 searches[GENERIC].explore(_FEW if several_fallbacks else 1)
-                fallbacks = searches[GENERIC].ranked()
+                spares = searches[GENERIC].ranked()
             return Suggestions(
-                tuple(with_left_out(candidate, left_out) for candidate in found), fallbacks=tuple(fallbacks)
+                tuple(with_left_out(candidate, left_out) for candidate in found), fallbacks=tuple(spares)
             )
     for done in range(0, n, _ROUND):  # the draft learns from some of them before the next
         searches[GENERIC].explore(min(_ROUND, n - done))

@@ -2,8 +2,10 @@
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import tvm_ffi
@@ -34,6 +36,17 @@ class _Read:
     column: bool
 
 
+@dataclass(frozen=True)
+class _Cell:
+    """A vector of sums in a row of a tile, and the names of what was computed of it so far."""
+
+    text: Text
+    total: str
+    row: int
+    vector: int
+    values: list[str]
+
+
 class Expression:
     """What is computed of the sums."""
 
@@ -41,11 +54,9 @@ class Expression:
         self._parts, self._row, self._rows = parts, row, rows
         self.any = not self._is_sum(self._parts.value)
         self._reads: list[_Read] = []
-        self._bound: list[Any] = []
-        self._value: Any = None
+        self._steps: list[Callable[[_Cell], str]] = []
         try:
-            self._value = _lowered(parts.value)
-            self._check(self._value)
+            self._last = self._planned(_lowered(parts.value), {})
             self.in_registers = True
         except DialectError:
             self.in_registers = False
@@ -75,23 +86,32 @@ class Expression:
 
         return mapped(expression, change)
 
-    def _check(self, part: Any) -> None:
-        """Find what is read; raise where the tile's function cannot compute it."""
-        if self._is_sum(part) or any(part.same_as(variable) for variable in self._bound):
-            return
-        if isinstance(part, tvm.ir.TensorLoad):
-            if self._number(part) is None:
-                self._reads.append(self._read(part))
-            return
+    def _planned(self, part: Any, bound: dict[Any, int]) -> int:
+        """Return the step that computes a part of the expression; raise where a tile's function cannot."""
+        if isinstance(part, tvm.ir.Var) and part in bound:
+            return bound[part]
         if isinstance(part, tvm.tirx.Let):
-            self._bound.append(part.var)
-        for operand in _operands(part):
-            self._check(operand)
+            bound[part.var] = self._planned(part.value, bound)
+            return self._planned(part.body, bound)
+        step: Callable[[_Cell], str]
+        if self._is_sum(part):
+            step = attrgetter("total")
+        elif isinstance(part, tvm.tirx.FloatImm):
+            step = partial(_constant_of, float(part.value))
+        elif isinstance(part, tvm.ir.TensorLoad):
+            step = partial(self._loaded, self._number(part))
+        else:
+            step = partial(_computed, part, [self._planned(operand, bound) for operand in _operands(part)])
+        self._steps.append(step)
+        return len(self._steps) - 1
 
-    def _number(self, load: Any) -> int | None:
+    def _number(self, load: Any) -> int:
         """Return which of the arrays that are read a load is of."""
-        same = (n for n, read in enumerate(self._reads) if tvm_ffi.structural_equal(read.load, load))
-        return next(same, None)
+        for number, read in enumerate(self._reads):
+            if tvm_ffi.structural_equal(read.load, load):
+                return number
+        self._reads.append(self._read(load))
+        return len(self._reads) - 1
 
     def _read(self, load: Any) -> _Read:
         if str(load.source.ty.dtype) != "float32" or load.source.same_as(self._parts.sums):
@@ -133,37 +153,28 @@ class Expression:
         return found
 
     def finish(self, text: Text, total: str, row: int, vector: int) -> str:
-        tile = text.tile
-        bound: list[tuple[Any, str]] = []
+        cell = _Cell(text, total, row, vector, [])
+        for step in self._steps:
+            cell.values.append(step(cell))
+        return cell.values[self._last]
 
-        def read_of(load: Any) -> str:
-            number = self._number(load)
-            assert number is not None
-            read = self._reads[number]
-            offset = row * read.row + (vector * tile.lanes if read.column else 0)
-            if read.column:
-                return _shared(text, (number, offset), lambda: text.load(text.place(f"%e{number}", offset), vector))
-            return _shared(
-                text, (number, offset),
-                lambda: text.splat(text.value(f"load float, ptr {text.place(f'%e{number}', offset)}, align 4")),
-            )  # fmt: skip
+    def _loaded(self, number: int, cell: _Cell) -> str:
+        text, read = cell.text, self._reads[number]
+        offset = cell.row * read.row + (cell.vector * text.tile.lanes if read.column else 0)
+        if read.column:
+            return _shared(text, (number, offset), lambda: text.load(text.place(f"%e{number}", offset), cell.vector))
+        return _shared(
+            text, (number, offset),
+            lambda: text.splat(text.value(f"load float, ptr {text.place(f'%e{number}', offset)}, align 4")),
+        )  # fmt: skip
 
-        def write(part: Any) -> str:
-            if self._is_sum(part):
-                return total
-            if isinstance(part, tvm.tirx.FloatImm):
-                return constant(text, float(part.value))
-            if isinstance(part, tvm.ir.TensorLoad):
-                return read_of(part)
-            if isinstance(part, tvm.ir.Var):
-                return next(value for variable, value in bound[::-1] if variable.same_as(part))
-            if isinstance(part, tvm.tirx.Let):
-                bound.append((part.var, write(part.value)))
-                return write(part.body)
-            operands = [write(operand) for operand in _operands(part)]
-            return _instruction(part, operands, text)
 
-        return write(self._value)
+def _constant_of(value: float, cell: _Cell) -> str:
+    return constant(cell.text, value)
+
+
+def _computed(part: Any, operands: Sequence[int], cell: _Cell) -> str:
+    return _instruction(part, [cell.values[operand] for operand in operands], cell.text)
 
 
 def _name(part: Any) -> str:
@@ -184,9 +195,9 @@ def _operands(part: Any) -> list[Any]:
             return list(part.args)
         if kind == "Select":
             return [part.condition, part.true_value, part.false_value]
-        if kind == "Let" or (kind == "Cast" and (part.value.ty.dtype, part.ty.dtype) == ("float32", "int32")):
-            return [part.value, part.body] if kind == "Let" else [part.value]
-        if kind in {"FloatImm", "IntImm"}:
+        if kind == "Cast" and (part.value.ty.dtype, part.ty.dtype) == ("float32", "int32"):
+            return [part.value]
+        if kind == "IntImm":
             return []
     raise DialectError("it is not computed in registers")
 
