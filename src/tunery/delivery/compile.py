@@ -320,6 +320,9 @@ async def _without_late(
         return imported, known
     labels = labels_of(await linker.nodes(imported.network), late)
     linker.late = await linker.placed(imported, {**imported.elsewhere, **dict.fromkeys(labels, LATE)})
+    if linker.policy is not None and linker.work.until is not None:  # a border makes other operators of some
+        until = linker.work.until - linker.work.runtime.slowness * times.linking_s
+        linker.policy = replace(linker.policy, until=until, unless_all=until)
     return linker.late, await linker.choices(linker.late.tasks)
 
 

@@ -35,7 +35,8 @@ from tunery.scheduling import CapacityChanged, StageRequest
 
 DEVICE = f"{HERE}/device:cpu"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
-_LATEST = 32
+_LATEST, _TELLS_S = 32, 0.25
+"""How many stages tell how slow the machine is, and how long they worked at least: others wait for a worker's start."""
 
 
 @dataclass
@@ -276,7 +277,7 @@ class Runtime:
                 yield grant
         finally:
             grant.wall_s, grant.core_s = self.usage.end(request.stage_id)
-            if cores == 1 and grant.core_s:
+            if cores == 1 and grant.core_s > _TELLS_S:
                 self._latest.append((grant.wall_s, grant.core_s))
             self.dispatch.pinned.pop(name, None)
             self._requests.pop(worker, None)

@@ -23,7 +23,7 @@ from tunery.tuning.job import TuningJob, leave
 from tunery.tuning.work import Work
 
 _POLL_S = 0.2
-_MARGIN = 1.2
+_MARGIN = 1.5
 """The machine may get slower until the network is compiled."""
 
 
