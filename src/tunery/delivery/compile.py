@@ -276,8 +276,7 @@ async def _compile_and_allow(
         limit_s, times = _limit_s(work, options, network), work.times
         if policy is not None and limit_s is not None and work.until is not None:
             until = work.until - work.runtime.slowness * (times.linking_s + times.judging_s)
-            unless_all = until - work.runtime.slowness * times.reading_s  # what is left out costs another reading
-            linker.policy = replace(policy, until=until, unless_all=unless_all)
+            linker.policy = replace(policy, until=until)
         say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
         known = await linker.choices(imported.tasks, ready[0] if ready else None)
         if imported.network.program:
@@ -322,7 +321,7 @@ async def _without_late(
     linker.late = await linker.placed(imported, {**imported.elsewhere, **dict.fromkeys(labels, LATE)})
     if linker.policy is not None and linker.work.until is not None:  # a border makes other operators of some
         until = linker.work.until - linker.work.runtime.slowness * times.linking_s
-        linker.policy = replace(linker.policy, until=until, unless_all=until)
+        linker.policy = replace(linker.policy, until=until)
     return linker.late, await linker.choices(linker.late.tasks)
 
 

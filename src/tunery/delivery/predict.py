@@ -61,8 +61,8 @@ _KEEP = 3  # picks that are tried until one is right
 # measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
-_LEAST_EFFORT = 0.3
-"""A share of the time that all predictions would take, in which fewer looks cannot make them fit."""
+_LEAST_EFFORT = 0.6
+"""Of the time that all predictions would take: with less, the network alone is verified, not each of its kernels."""
 LATE = "the budget of time ended before its kernel was chosen"
 _HEAVY_BYTES, _LARGE_BYTES = 1 << 20, 32 << 20
 _MOST_CHECKED_BYTES = 1 << 30
@@ -212,15 +212,15 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
         task, count = each.task, looks(each.task, whole, policy)
         try:
             async with stage(context, task, "build", Role.BUILDER, count, delivered=True) as grant:
-                now = time.monotonic()
-                until_s = policy.until - now
-                if until_s <= 0 or (now > policy.unless_all and effort(until_s) < _LEAST_EFFORT):
+                until_s = policy.until - time.monotonic()
+                if until_s <= 0:
                     return replace(each, refused=LATE, late=True)
-                count = max(1, int(count * effort(until_s)))
+                quick = effort(until_s) < _LEAST_EFFORT
+                count = 1 if quick else max(1, int(count * effort(until_s)))
                 async with asyncio.timeout(until_s if limited else None):
                     found: Pick = await context.runtime.call(
                         grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
-                        deadline_s=PICK_DEADLINE_S,
+                        not quick, deadline_s=PICK_DEADLINE_S,
                     )  # fmt: skip
             took_s.append(grant.wall_s)
             left -= 1

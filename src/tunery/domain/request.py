@@ -173,12 +173,11 @@ class ShareRequest:
 @dataclass(frozen=True, slots=True)
 class FillPolicy:
     """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`.
-    What is not predicted by `until` (monotonic seconds) is left out; by `unless_all` if not all can be."""
+    What is not predicted by `until` (monotonic seconds) is left out."""
 
     few_shot: int = 0
     seconds: float = math.inf
     until: float = math.inf
-    unless_all: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

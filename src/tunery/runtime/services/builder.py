@@ -69,9 +69,17 @@ class Builder:
         load_cost_model(_text(self._blobs.get(cost_model)))
 
     def pick(  # noqa: PLR0917 - arguments cross a process border by position
-        self, task: Task, n: int, keep: int, cost_model: BlobDigest, seed: int, transfer_states: Sequence[str]
+        self,
+        task: Task,
+        n: int,
+        keep: int,
+        cost_model: BlobDigest,
+        seed: int,
+        transfer_states: Sequence[str],
+        checked: bool = True,
     ) -> Pick:
-        """Predict, then check the `keep` candidates that the cost model in a blob thinks fastest until one is right.
+        """Predict, then check the `keep` candidates that the cost model in a blob thinks fastest until one is right; or
+        take the first unchecked, where the network that it goes into is.
 
         In one process the task is read once, and its programs are made once. What hangs or crashes takes all of it
         with it: the caller falls back on a prediction by `ProposerHost`, and a `check` of each candidate.
@@ -82,13 +90,15 @@ class Builder:
         refused = "its design space gave no candidate"
         for candidate in prediction.candidates:
             try:
-                checked = self.check(task, candidate)
+                if not checked and (part := self.part(task, candidate)):
+                    return Pick(candidate, "", prediction.transfer_state, part)
+                found = self.check(task, candidate)
             except DialectError as error:  # the next one may build
                 refused = str(error)
                 continue
-            if checked.verdict.deliverable:
-                return Pick(candidate, "", prediction.transfer_state, checked.part)
-            refused = checked.verdict.detail
+            if found.verdict.deliverable:
+                return Pick(candidate, "", prediction.transfer_state, found.part)
+            refused = found.verdict.detail
         return Pick(None, refused, prediction.transfer_state)
 
     def check(self, task: Task, candidate: Candidate) -> CheckedBody:
