@@ -197,33 +197,34 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
     """Choose for each open task what is right and thought fastest; each learns from those that were done before it. If
     the time does not suffice, less is looked at, and what is left then is `late`."""
     transfer_states: list[str] = []
-    took_s: list[float] = []
+    began, done = 0.0, 0
     model, whole = _model_blob(context.runtime, context.learning.model or ""), _whole(known)
-    left, builders = sum(each.open for each in known), len(context.runtime.workers(Role.BUILDER))
+    left = sum(each.open for each in known)
     limited = not math.isinf(policy.until)
 
-    def effort(until_s: float) -> float:
-        return min(1.0, until_s * builders * len(took_s) / (max(left, 1) * sum(took_s))) if limited and took_s else 1.0
+    def effort(now: float) -> float:
+        """Return what part of the work for those that are left fits, by the time that the others took."""
+        return min(1.0, (policy.until - now) * done / max(left * (now - began), 1e-9)) if limited and done else 1.0
 
     async def pick(each: KnownTask) -> KnownTask:
-        nonlocal left
+        nonlocal left, began, done
         if not each.open:
             return each
         task, count = each.task, looks(each.task, whole, policy)
         try:
             async with stage(context, task, "build", Role.BUILDER, count, delivered=True) as grant:
-                until_s = policy.until - time.monotonic()
+                now = time.monotonic()
+                began, until_s = began or now, policy.until - now
                 if until_s <= 0:
                     return replace(each, refused=LATE, late=True)
-                quick = effort(until_s) < _LEAST_EFFORT
-                count = 1 if quick else max(1, int(count * effort(until_s)))
+                quick = effort(now) < _LEAST_EFFORT
+                count = 1 if quick else max(1, int(count * effort(now)))
                 async with asyncio.timeout(until_s if limited else None):
                     found: Pick = await context.runtime.call(
                         grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
                         not quick, deadline_s=PICK_DEADLINE_S,
                     )  # fmt: skip
-            took_s.append(grant.wall_s)
-            left -= 1
+            done, left = done + 1, left - 1
         except TimeoutError:
             return replace(each, refused=LATE, late=True)
         except (EngineError, DialectError):  # a hang or a crash: which candidate's it was is found out one by one
@@ -240,8 +241,8 @@ async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPo
     needed = {each.task.key: size_bytes(each.task.workload.arguments) for each in known}
     largest = sorted(known, key=lambda each: -max(needed[each.task.key], _LARGE_BYTES))
     order = sorted(known, key=lambda each: -each.task.weight * each.task.workload.flop) if limited else largest
-    done = {each.task.key: each for each in await together([pick(each) for each in order])}
-    return tuple(done[each.task.key] for each in known)
+    picked = {each.task.key: each for each in await together([pick(each) for each in order])}
+    return tuple(picked[each.task.key] for each in known)
 
 
 def _predicted(each: KnownTask, candidate: Candidate, part: Artifact | None) -> KnownTask:

@@ -42,7 +42,7 @@ class CompileTimes:
         return CompileTimes(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
-_CHOSEN, _LINKED, _JUDGED = 7.0, 0.15, 1.0
+_CHOSEN, _LINKED, _JUDGED = 10.0, 0.15, 1.0
 """Of the core-seconds of reading a model and extracting its tasks: medians of the zoo's networks."""
 _READ = 0.5
 """A reading that took less of what it takes found its tasks in the store."""
