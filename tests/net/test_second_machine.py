@@ -38,8 +38,8 @@ def test_a_second_machine_has_an_account_and_a_tuned_model(tmp_path: Path) -> No
         )
         assert (refused.returncode, "in the clear" in refused.stdout) == (2, True)
         server += ["--tls-certificate", str(certificate), "--tls-key", str(key)]
-        variables = environment(there)
-        with subprocess.Popen(server, env=environment(tmp_path / "here"), stdout=subprocess.PIPE, text=True) as service:
+        variables, here = environment(there), environment(tmp_path / "here", TUNERY_TEST_DIALECTS="on")
+        with subprocess.Popen(server, env=here, stdout=subprocess.PIPE, text=True) as service:
             try:
                 told = first_object(service)
                 unknown = client(machine, variables, "login", told["url"], says=told["token"])
