@@ -90,7 +90,7 @@ def show(
 
     with source(server, store, socket) as known:
         status, answer = known.status(job)
-        log = known.log(job)
+        log = list(known.log(job))
     if status.kind == DEFAULT_KIND and answer is not None:  # its report is in its status
         answer = {COMPILED: answer[COMPILED]} if COMPILED in answer else None
     latest, hosts = {event["kind"]: event for event in log}, host_seconds(log)
