@@ -32,13 +32,10 @@ class OpenClDevice(CpuDevice):
     def look(self) -> DeviceDescription:
         one = find().device
         facts = {
-            "platform": one.platform.name.strip(),
-            "version": one.version.strip(),
-            "driver": one.driver_version.strip(),
-            "largest_group": one.max_work_group_size,
-            "local_memory_bytes": one.local_mem_size,
+            "platform": one.platform.name.strip(), "version": one.version.strip(), "driver": one.driver_version.strip(),
+            "largest_group": one.max_work_group_size, "local_memory_bytes": one.local_mem_size,
             "aligned_bits": one.mem_base_addr_align,
-        }
+        }  # fmt: skip
         return DeviceDescription(self.kind, one.name.strip(), self.cores, facts)
 
     @override

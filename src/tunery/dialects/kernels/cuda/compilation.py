@@ -11,8 +11,7 @@ from typing import Any
 from tunery._errors import DialectError
 from tunery._sandbox import call_confined
 from tunery.devices.cuda.driver import no_library
-from tunery.dialects.kernels.launched import Launched
-from tunery.dialects.kernels.launched.headers import headers
+from tunery.dialects.kernels.launched import Launched, headers
 from tunery.dialects.kernels.launched.sizes import Sizes, sizes
 from tunery.dialects.kernels.specification import KernelSpecification, Program
 

@@ -1,9 +1,10 @@
 """What kernels that are launched on a device have in common, in OpenCL and in CUDA.
 
-sizes      how many work items there are; headers: what a source includes; delivery: the best kernel as a file
+sizes      how many work items there are; delivery: the best kernel as a file
 """
 
 import json
+import re
 import subprocess
 import sys
 from abc import abstractmethod
@@ -21,6 +22,7 @@ from tunery.dialects.kernels.specification import Program
 from tunery.domain import Network, Target
 
 _LOOK_S = 60.0
+_INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*(<[^<>\n]+>)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,13 @@ class Launched:
     """A kernel that compiles, and how it is launched."""
 
     launch: Sizes
+
+
+def headers(source: str) -> str:
+    """Return what includes, before a source's parameters, the system's headers that it includes and that are there: to
+    them, a macro such as N is any name."""
+    names = dict.fromkeys(_INCLUDED.findall(source))
+    return "".join(f"#if __has_include({name})\n#include {name}\n#endif\n" for name in names)
 
 
 def looked(code: str) -> "subprocess.CompletedProcess[str] | None":

@@ -12,7 +12,7 @@ from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.kernels.delivery import MADE_BY, members, shapes_text
 from tunery.dialects.kernels.kernel import BuiltKernel
-from tunery.dialects.kernels.launched.headers import headers
+from tunery.dialects.kernels.launched import headers
 from tunery.dialects.kernels.launched.sizes import Sizes
 from tunery.dialects.kernels.specification import KernelSpecification, Program, read_specification
 from tunery.domain import Network, Target, TensorSpec
