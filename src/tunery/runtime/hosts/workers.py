@@ -95,13 +95,21 @@ class WorkerPools:
         assert spec is not None
         return self._engine.start(replace(spec, host=self.measure_host))
 
-    def measurer_spec(self, slot: tuple[int, ...], *, full_length: bool = False) -> WorkerSpec:
-        settings = {"dialect": self._spec.dialect, "device": self._spec.device, "cores": self._cores, "slot": slot,
-                    "shares": not self._confined, "full_length": full_length}  # fmt: skip
+    def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
+        """Return how a measurer of a slot is started; `settings` are further ones of its service."""
+        about = {"dialect": self._spec.dialect, "device": self._spec.device, "cores": self._cores, "slot": slot,
+                 "shares": not self._confined}  # fmt: skip
         return WorkerSpec(
-            Role.MEASURER, MEASURER, settings, cores=slot, threads=len(slot), memory_bytes=self._measurer_bytes,
-            environment=self.measuring_environment, host=self.measure_host, confined=self._confined,
-        )  # fmt: skip
+            Role.MEASURER,
+            service,
+            {**about, **settings},
+            cores=slot,
+            threads=len(slot),
+            memory_bytes=self._measurer_bytes,
+            environment=self.measuring_environment,
+            host=self.measure_host,
+            confined=self._confined,
+        )
 
     def use_slots(self, degree: int) -> None:
         for slot in self.all_slots[len(self.slots) : degree]:
