@@ -31,10 +31,12 @@ WRITES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-def _network(folder: Path, node: onnx.NodeProto, inputs: dict[str, np.ndarray], constants: dict[str, Any]) -> Network:
+def _network(
+    folder: Path, nodes: list[onnx.NodeProto], inputs: dict[str, np.ndarray], constants: dict[str, Any]
+) -> Network:
     kinds = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}
     graph = helper.make_graph(
-        [node], "places",
+        nodes, "places",
         [helper.make_tensor_value_info(name, kinds[one.dtype.kind], one.shape) for name, one in inputs.items()],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(one, name) for name, one in constants.items()],
@@ -57,13 +59,15 @@ def test_a_look_up_reads_nothing_else(case: str, dialect: Dialect, target: Targe
     operator, shape, attributes = LOOKUPS[case]
     node = helper.make_node(operator, ["x", "at"], ["y"], **attributes)
     near = np.resize(np.array([0, -1, 4, -5, 2]), shape)
-    network = _network(tmp_path, node, {"x": _data(), "at": near}, {})
+    none = np.zeros(shape, np.int64)
+    nodes = [helper.make_node("Add", ["far", "near"], ["at"]), node]  # an index that is an input itself is refused
+    network = _network(tmp_path, nodes, {"x": _data(), "far": none, "near": near}, {})
     dialect.compile(network, target, {}, tmp_path / "made")
     compiled = load_compiled(tmp_path / "made")
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
-    [wanted] = session.run(None, {"x": _data(), "at": near})
-    np.testing.assert_array_equal(compiled(_data(), near)[0], wanted)
-    assert np.isin(compiled(_data(), _far(shape))[0], _data()).all()
+    [wanted] = session.run(None, {"x": _data(), "far": none, "near": near})
+    np.testing.assert_array_equal(compiled(_data(), none, near)[0], wanted)
+    assert np.isin(compiled(_data(), _far(shape), none)[0], _data()).all()
 
 
 @pytest.mark.parametrize("case", WRITES)
@@ -71,7 +75,7 @@ def test_what_is_put_in_places_goes_nowhere_else(case: str, dialect: Dialect, ta
     operator, shape, of_updates = WRITES[case]
     node = helper.make_node(operator, ["x", "at", "new"], ["y"])
     new = np.full(of_updates, -1.0, np.float32)
-    network = _network(tmp_path, node, {"x": _data(), "new": new}, {"at": _far(shape)})
+    network = _network(tmp_path, [node], {"x": _data(), "new": new}, {"at": _far(shape)})
     made = dialect.compile(network, target, {}, tmp_path / "made")
     assert not made.elsewhere
     [found] = load_compiled(tmp_path / "made")(_data(), new)
@@ -86,7 +90,7 @@ def _candidates(dialect: Dialect, task: Task) -> Iterator[Candidate]:
 def test_so_it_is_with_every_candidate_of_a_task(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     node = helper.make_node("Gather", ["x", "at"], ["y"])
     far = _far((6,))
-    tasks = dialect.extract(_network(tmp_path, node, {"x": _data(), "at": far}, {}), target)
+    tasks = dialect.extract(_network(tmp_path, [node], {"x": _data(), "at": far}, {}), target)
     [task] = [task for task in tasks if task.workload.output_specs[0].dtype == "float32"]
     for candidate in _candidates(dialect, task):
         kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
@@ -101,7 +105,7 @@ def test_every_candidate_looks_up_in_the_whole_of_a_table(
 ) -> None:
     table = np.random.default_rng(1).standard_normal((100, 64)).astype(np.float32)
     places = np.resize(np.array([99, 7, 50]), shape)
-    network = _network(tmp_path, helper.make_node("Gather", ["x", "at"], ["y"]), {"at": places}, {"x": table})
+    network = _network(tmp_path, [helper.make_node("Gather", ["x", "at"], ["y"])], {"at": places}, {"x": table})
     tasks = dialect.extract(network, target)
     [task] = [task for task in tasks if task.workload.output_specs[0].dtype == "float32"]
     for candidate in _candidates(dialect, task):

@@ -91,7 +91,7 @@ def test_what_has_no_phases_is_computed_channels_first(
     "rule", ["move_constants", "restore_clips", "keep_rows", "interleave_phases", "sink_layouts", "scale_and_shift"]
 )
 def test_a_rule_for_networks_that_fails_costs_itself_only(
-    rule: str, dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rule: str, dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(module: object) -> None:
         raise RuntimeError("it cannot be written")
@@ -105,6 +105,7 @@ def test_a_rule_for_networks_that_fails_costs_itself_only(
     convolutions = [task.workload.arguments[0].shape for task in tasks if task.workload.kind == "conv2d"]
     assert any(shape[1:3] == _SIDES for shape in convolutions), "still channels last"
     assert_same(dialect, network, tmp_path)
+    caplog.clear()  # it is said, as it has to be
 
 
 def test_what_is_no_program_and_no_segment_is_named_before_anything_is_tuned(

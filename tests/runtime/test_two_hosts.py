@@ -37,6 +37,7 @@ from tunery.devices.cpu.facts import usable_cores
 from tunery.domain import HERE, Artifact, Budget, JobState, JobStatus, Mode, Outcome
 from tunery.domain.request import CompileOptions, Progress, Request
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
+from tunery.engines.local import nursery
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import add_host, remove_host
 from tunery.runtime.hosts import further
@@ -315,6 +316,7 @@ def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) 
 
     jobs = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     assert [job.state for job in jobs] == [JobState.DONE] * 2
+    nursery.end()
     wait_until(lambda: len(family(tmp_path)) == 0)
 
 
@@ -353,6 +355,7 @@ def test_a_service_uses_a_host_that_is_added_while_it_runs_and_leaves_one_that_i
         status = asyncio.run(asyncio.wait_for(main(made), PATIENCE_S))
     assert {outcome for task in status.tasks for outcome in task.outcomes} <= {"ok", "abandoned", "filtered"}
     assert set(raced(tmp_path).values()) == {1}
+    nursery.end()
     wait_until(lambda: len(family(tmp_path)) == 0)
 
 

@@ -330,7 +330,7 @@ def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(
     with site.client(site.admin_token) as client, client.stream("GET", f"/v1/live/jobs/{done['id']}") as stream:
         parts = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
         log = next(part["data"] for part in parts if part["name"] == "log")
-    assert sum("wrong-result" in line["text"] for line in log) == failed
+    assert sum("ended as wrong-result" in line["text"] for line in log) == failed
     assert sum(line["text"].startswith("done") for line in log) == 1
     assert [line["text"] for line in log if line["text"] in {*Phase}][:2] == ["baseline", "search"], "whoever looks on"
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)

@@ -22,7 +22,7 @@ typedef struct { int32_t type, zero; int64_t number; } any; /* TVMFFIAny */
 enum {
   MOST_THREADS = 256, TASKS_EACH = 8, LEAST_TASK_NS = 2000, LEAST_WAKING_NS = 40000, APART_NS = 1000000,
   LEAST_SPIN_NS = 4000, MOST_SPIN_NS = 250000, WAIT_NS = 50000, HELD_UP_NS = 100000,
-  LEAST_PAUSE_NS = 8000000, MOST_PAUSE_NS = 1000000000, CHANCE_NS = 200000000, WIPE_ON_FORK = 18
+  LEAST_PAUSE_NS = 8000000, MOST_PAUSE_NS = 1000000000, CHANCE_NS = 200000000, SOON_NS = 50000000, WIPE_ON_FORK = 18
 };
 
 /* A thread's tasks that nobody has taken: the region's number, and from which on to before which. */
@@ -155,7 +155,8 @@ static void start(pool *pool, int threads) {
 }
 
 /* Wait for the tasks that others have begun. Where that takes longer than tasks do, another process has their core. Once
- * is chance; where it happens again soon, regions run on their caller for a while, and each time for longer. */
+ * is chance; where it happens again soon, regions run on their caller for a while, and each time for longer. After some
+ * time in which it did not happen, the while is a small part of that time. */
 static void finish(pool *pool, int64_t began) {
   int64_t idle = now(), waited = 0;
   pool->ended = idle;
@@ -168,9 +169,11 @@ static void finish(pool *pool, int64_t began) {
   }
   if (waited < HELD_UP_NS + (idle - began) * 2 * atomic_load(&pool->threads) / pool->tasks) return;
   idle += waited;
-  int64_t apart_ns = idle - pool->alone_until;
-  pool->pause_ns = apart_ns > 8 * pool->pause_ns + CHANCE_NS ? 0 : pool->pause_ns ? 2 * pool->pause_ns : LEAST_PAUSE_NS;
-  if (pool->pause_ns > MOST_PAUSE_NS) pool->pause_ns = MOST_PAUSE_NS;
+  int64_t apart_ns = idle - pool->alone_until, pause_ns = 2 * pool->pause_ns;
+  if (apart_ns > pool->pause_ns + SOON_NS && pause_ns > apart_ns / 16) pause_ns = apart_ns / 16;
+  if (pause_ns < LEAST_PAUSE_NS) pause_ns = LEAST_PAUSE_NS;
+  if (pause_ns > MOST_PAUSE_NS) pause_ns = MOST_PAUSE_NS;
+  pool->pause_ns = apart_ns > 8 * pool->pause_ns + CHANCE_NS ? 0 : pause_ns;
   pool->alone_until = idle + pool->pause_ns;
 }
 

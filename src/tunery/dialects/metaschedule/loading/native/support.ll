@@ -1,4 +1,4 @@
-; 391e89fe5ee7785bcdf5e2d9af58bc8ced6b5a1bf98d861095751e3c56779efb of support.c, by tools/make_support.py
+; 5eaa2e260cca324e5bd7da7c3d43c45fe4de1260847631703c66290342b06d9f of support.c, by tools/make_support.py
 %struct.group = type { ptr, i32 }
 %struct.timespec = type { i64, i64 }
 %struct.worker = type { i64, i32, i32, %union.sem_t, i64, [72 x i8] }
@@ -73,7 +73,7 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 %2) #0 {
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(16) %9, ptr noundef nonnull align 8 dereferenceable(16) @__const.alone.group, i64 16, i1 false)
   %47 = call i32 %0(i32 noundef 0, ptr noundef nonnull %9, ptr noundef %1) #9
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %9) #9
-  br label %191
+  br label %197
 48:                                               ; preds = %43
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %8) #9
   %49 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %8) #9
@@ -93,7 +93,7 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 %2) #0 {
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(16) %7, ptr noundef nonnull align 8 dereferenceable(16) @__const.alone.group, i64 16, i1 false)
   %59 = call i32 %0(i32 noundef 0, ptr noundef nonnull %7, ptr noundef %1) #9
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %7) #9
-  br label %191
+  br label %197
 60:                                               ; preds = %48
   %61 = getelementptr inbounds i8, ptr %11, i64 4
   %62 = load atomic i32, ptr %61 seq_cst, align 4
@@ -196,7 +196,7 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 %2) #0 {
   %133 = sdiv i64 %130, %132
   %134 = add nsw i64 %133, 100000
   %135 = icmp slt i64 %125, %134
-  br i1 %135, label %182, label %167
+  br i1 %135, label %188, label %167
 136:                                              ; preds = %162, %119
   %137 = phi i64 [ 0, %119 ], [ %163, %162 ]
   %138 = phi i32 [ 0, %119 ], [ %164, %162 ]
@@ -246,35 +246,43 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 %2) #0 {
   %170 = sub nsw i64 %168, %169
   %171 = getelementptr inbounds i8, ptr %11, i64 40
   %172 = load i64, ptr %171, align 8, !tbaa !25
-  %173 = shl nsw i64 %172, 3
-  %174 = add nsw i64 %173, 200000000
+  %173 = shl nsw i64 %172, 1
+  %174 = add nsw i64 %172, 50000000
   %175 = icmp sgt i64 %170, %174
-  %176 = icmp eq i64 %172, 0
-  %177 = shl nsw i64 %172, 1
-  %178 = call i64 @llvm.smin.i64(i64 %177, i64 1000000000)
-  %179 = select i1 %176, i64 8000000, i64 %178
-  %180 = select i1 %175, i64 0, i64 %179
-  store i64 %180, ptr %171, align 8, !tbaa !25
-  %181 = add nsw i64 %180, %168
-  store i64 %181, ptr %55, align 32, !tbaa !11
-  br label %182
-182:                                              ; preds = %124, %167
-  %183 = load atomic i32, ptr %74 seq_cst, align 4
+  br i1 %175, label %176, label %179
+176:                                              ; preds = %167
+  %177 = sdiv i64 %170, 16
+  %178 = call i64 @llvm.smin.i64(i64 %173, i64 %177)
+  br label %179
+179:                                              ; preds = %176, %167
+  %180 = phi i64 [ %173, %167 ], [ %178, %176 ]
+  %181 = call i64 @llvm.smax.i64(i64 %180, i64 8000000)
+  %182 = call i64 @llvm.umin.i64(i64 %181, i64 1000000000)
+  %183 = shl nsw i64 %172, 3
+  %184 = add nsw i64 %183, 200000000
+  %185 = icmp sgt i64 %170, %184
+  %186 = select i1 %185, i64 0, i64 %182
+  store i64 %186, ptr %171, align 8, !tbaa !25
+  %187 = add nsw i64 %186, %168
+  store i64 %187, ptr %55, align 32, !tbaa !11
+  br label %188
+188:                                              ; preds = %124, %179
+  %189 = load atomic i32, ptr %74 seq_cst, align 4
   store atomic i32 0, ptr %11 seq_cst, align 128
-  %184 = icmp ne i32 %183, 0
-  %185 = load ptr, ptr @__TVMFFIErrorSetRaisedFromCStr, align 8
-  %186 = icmp ne ptr %185, null
-  %187 = select i1 %184, i1 %186, i1 false
-  br i1 %187, label %188, label %189
-188:                                              ; preds = %182
-  call void %185(ptr noundef nonnull @.str, ptr noundef nonnull @.str.1) #9
-  br label %189
-189:                                              ; preds = %188, %182
-  %190 = sext i1 %184 to i32
-  br label %191
-191:                                              ; preds = %58, %189, %46
-  %192 = phi i32 [ %47, %46 ], [ %59, %58 ], [ %190, %189 ]
-  ret i32 %192
+  %190 = icmp ne i32 %189, 0
+  %191 = load ptr, ptr @__TVMFFIErrorSetRaisedFromCStr, align 8
+  %192 = icmp ne ptr %191, null
+  %193 = select i1 %190, i1 %192, i1 false
+  br i1 %193, label %194, label %195
+194:                                              ; preds = %188
+  call void %191(ptr noundef nonnull @.str, ptr noundef nonnull @.str.1) #9
+  br label %195
+195:                                              ; preds = %194, %188
+  %196 = sext i1 %190 to i32
+  br label %197
+197:                                              ; preds = %58, %195, %46
+  %198 = phi i32 [ %47, %46 ], [ %59, %58 ], [ %196, %195 ]
+  ret i32 %198
 }
 ; Function Attrs: mustprogress nofree norecurse nosync nounwind willreturn memory(write, argmem: none, inaccessiblemem: none) uwtable
 define hidden noundef i32 @tunery_region(i64 noundef %0, i64 noundef %1) local_unnamed_addr #1 {
@@ -1045,6 +1053,8 @@ declare i64 @llvm.smax.i64(i64, i64) #8
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.smin.i64(i64, i64) #8
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i64 @llvm.umin.i64(i64, i64) #8
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i32 @llvm.smin.i32(i32, i32) #8
 attributes #0 = { nounwind uwtable }
 attributes #1 = { mustprogress nofree norecurse nosync nounwind willreturn memory(write, argmem: none, inaccessiblemem: none) uwtable }
@@ -1074,7 +1084,7 @@ attributes #9 = { nounwind }
 !19 = distinct !{!19, !20}
 !20 = !{!"llvm.loop.mustprogress"}
 !21 = !{!12, !5, i64 24}
-!22 = !{i64 2457}
+!22 = !{i64 2477}
 !23 = distinct !{!23, !20}
 !24 = distinct !{!24, !20}
 !25 = !{!12, !5, i64 40}
