@@ -42,6 +42,8 @@ NATIVE += [
     ("Conv", [PLANES, TAPS], {"dilations": [1, 3], "pads": [2, 6, 1, 0]}, 1),
     ("Conv", [PLANES, [TAPS[0][:, :2]]], {"dilations": [2, 1], "pads": [0, 4, 0, 2], "group": 2}, 1),
     ("Equal", [INDICES > 0, INDICES < 2], {}, 1),
+    ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
+    ("Hardmax", [BLOCK], {"axis": 1}, 1),
     ("CumSum", [BLOCK, [np.array(1)]], {"exclusive": 1, "reverse": 1}, 1),
     ("Dropout", [BLOCK], {}, 2),
     ("Concat", [BLOCK, [BLOCK[:, :0]]], {"axis": 1}, 1),
@@ -50,9 +52,7 @@ NATIVE += [
 ]
 EDGES = np.resize(np.array([0.5, np.nan, -2, np.inf, 0, 7, -np.inf, -0.25], np.float32), 37)
 ELSEWHERE: list[Node] = [
-    ("ReduceMax", [INDICES > 0, [np.array([1])]], {"keepdims": 0}, 1),
     ("TopK", [EDGES, [np.array([5])]], {}, 2),
-    ("Hardmax", [BLOCK], {"axis": 1}, 1),
     ("ReduceL2", [-BLOCK], {"noop_with_empty_axes": 1}, 1),
     ("Pad", [PLANES, [np.array([0, 0, -1, 0, 0, 0, 2, 0])]], {"mode": "wrap"}, 1),
     ("ScatterElements", [BLOCK, [np.array([[[0, 3], [2, -1]]])], BLOCK[:1, :2, :2]], {"axis": 0}, 1),

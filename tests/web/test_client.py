@@ -339,7 +339,7 @@ def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(
     assert [one["outcome"] for one in there["failures"]] == ["wrong-result"] * failed
     assert all(one["name"] == done["tasks"][0]["name"] and one["detail"] for one in there["failures"])
     shown = CliRunner().invoke(app, ["jobs", "log", done["id"], "--server", site.url]).output
-    assert shown.count("wrong-result") == failed
+    assert shown.count("ended as wrong-result") == failed
 
 
 @pytest.mark.tvm
