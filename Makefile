@@ -8,7 +8,7 @@ STAMP := $(VENV)/.complete
 NETWORK ?= zoo:mobilenet_v2
 BUDGET ?= 4min
 STUDY_OPTIONS ?=
-PROCESSES ?= 2
+PROCESSES ?= 3
 NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 
 # The tests start a server of their own; this only brings its programs.
@@ -51,7 +51,8 @@ demo: setup
 # Each file in one process: its tests share what is costly to make. They begin in the order that tests/conftest.py gives.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-# Two processes take each other's cores, which some tests notice: what fails is run again alone, and has to pass there.
+# Tests wait for a third of their time, so there are more processes than cores. They take each other's cores, which some
+# notice: what fails is run again alone, and has to pass there.
 test: setup
 	$(BIN)/pytest -m "not slow and not hostile and not browser" -n $(PROCESSES) $(BY_FILE) || \
 	  $(BIN)/pytest -m "not slow and not hostile and not browser" --last-failed --last-failed-no-failures none
@@ -77,13 +78,13 @@ test-net: setup
 
 # Attacks on the whole, by faults and by users that mean harm; they hurt neither the machine nor the user's files.
 test-hostile: setup
-	$(BIN)/pytest -m "hostile or attack" -n $(PROCESSES) --durations 10
+	$(BIN)/pytest -m "hostile or attack" -n 2 --durations 10
 
 # The dashboard in Chromium, which is installed where it is missing.
 test-browser: setup
 	@command -v chromium >/dev/null || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -q -y --no-install-recommends chromium; }
-	$(BIN)/pytest -m "browser and not slow" -n $(PROCESSES) --dist load
+	$(BIN)/pytest -m "browser and not slow" -n 2 --dist load
 
 ENVIRONMENTS = -c 'from tunery._settings import environments_directory as at; print(at())'
 
@@ -96,7 +97,7 @@ test-iree: setup
 # index); it needs gcc-aarch64-linux-gnu, and is no part of `make test`.
 test-arm: setup
 	TUNERY_TEST_ARM="$$($(BIN)/python tests/arm/emulated.py --place)" && export TUNERY_TEST_ARM && \
-	  TUNERY_TEST_IREE="$$($(BIN)/python $(ENVIRONMENTS))" $(BIN)/pytest tests/arm -n $(PROCESSES)
+	  TUNERY_TEST_IREE="$$($(BIN)/python $(ENVIRONMENTS))" $(BIN)/pytest tests/arm -n 2
 
 # The fast tests with another Python, in a virtual environment of its own: make test-python PYTHON=python3.12
 test-python:
