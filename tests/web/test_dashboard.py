@@ -30,8 +30,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def ann(site: Served) -> str:
-    """The token of a user whose jobs are a tuned one, and one with a hostile name."""
-    token = site.token("ann")
+    """The token of a user who has two jobs at first, and gets more."""
+    return with_two_jobs(site, "ann")
+
+
+def with_two_jobs(site: Served, name: str) -> str:
+    """Return the token of a new user whose jobs are a tuned one, and one with a hostile name."""
+    token = site.token(name)
     for job in (TUNED, {**TUNED, "model": f"fake:{HOSTILE}?tasks=1", "budget": "8trials"}):
         assert site.ended(token, job)["state"] == "done"
     return token
@@ -122,8 +127,8 @@ def test_the_report_of_a_job_is_the_same_page_and_asks_nobody(
     page.close()
 
 
-def test_jobs_are_searched_sorted_and_two_of_them_compared(visit: Visit, ann: str) -> None:
-    page = visit(ann)
+def test_jobs_are_searched_sorted_and_two_of_them_compared(visit: Visit, site: Served) -> None:
+    page = visit(with_two_jobs(site, "bea"))
     row(page, "net").first.wait_for()
     page.get_by_label("Search").fill("img src")
     playwright.expect(page.locator("tbody tr")).to_have_count(1)
@@ -166,18 +171,19 @@ def test_an_operator_has_a_page_and_a_job_a_note_that_the_list_finds(visit: Visi
     row(page, "net").locator(".tag").get_by_text("demo").wait_for()
 
 
-def test_an_administrator_sees_accounts_with_tokens_and_uploads_and_logs(visit: Visit, site: Served, ann: str) -> None:
-    assert visit(ann).get_by_role("link", name="Accounts").count() == 0
-    with site.client(ann) as client:
+def test_an_administrator_sees_accounts_with_tokens_and_uploads_and_logs(visit: Visit, site: Served) -> None:
+    cleo = site.token("cleo")
+    assert visit(cleo).get_by_role("link", name="Accounts").count() == 0
+    with site.client(cleo) as client:
         digest = f"sha256:{hashlib.sha256(b'a model').hexdigest()}"
         assert client.put(f"/v1/blobs/{digest}", content=b"a model").status_code == 201
     page = visit(site.admin_token, "people")
-    page.get_by_role("table", name="Accounts").get_by_role("link", name="ann").wait_for()
-    assert "7 B" in row(page, "ann").inner_text()
+    page.get_by_role("table", name="Accounts").get_by_role("link", name="cleo").wait_for()
+    assert "7 B" in row(page, "cleo").inner_text()
     page.get_by_role("button", name="Show").first.click()
     page.locator("pre").wait_for()
     assert axe.Axe().run(page).violations_count == 0
-    page.get_by_role("link", name="ann").click()
+    page.get_by_role("link", name="cleo").click()
     page.get_by_role("table", name="Uploads").wait_for()
     assert row(page, "never").count() == 1
     assert axe.Axe().run(page).violations_count == 0
