@@ -153,15 +153,16 @@ def test_a_stopped_job_is_resumed_by_its_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack
-def test_ctrl_c_while_importing_ends_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_importing_ends_at_once(tmp_path: Path, signum: signal.Signals, code: int) -> None:
     command = [*TUNE[:4], "fake:slow?extract_s=1000", "--dialect", "fake"]
     with start(tmp_path, command) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("reading the model")
         family = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        code, _, err = finish(process)
-    assert code == 130
+        process.send_signal(signum)
+        ended, _, err = finish(process)
+    assert ended == code
     assert err.splitlines()[-1].startswith("error: stopped"), err
     assert "Traceback" not in err
     expect_gone(family)

@@ -1,7 +1,7 @@
 import itertools
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,32 +92,31 @@ def test_a_pass_that_others_disturbed_is_made_once_more() -> None:
     assert _undisturbed(run, None, lambda _: None).wall_s == 2.0
 
 
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def signalled(*_: object) -> None:
-    signal.raise_signal(signal.SIGINT)
+def stopped_by(number: signal.Signals | None) -> None:
+    if number is None:
+        raise KeyboardInterrupt
+    signal.raise_signal(number)
     raise AssertionError("it went on measuring")
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("stopped", [interrupted, signalled])
+@pytest.mark.parametrize(("number", "code"), [(None, 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_whoever_stops_a_calibration_hears_that_nothing_is_kept(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    stopped: Callable[..., None],
+    number: signal.Signals | None,
+    code: int,
 ) -> None:
     from tunery.cli import main
     from tunery.runtime import calibrate
 
-    monkeypatch.setattr(calibrate, "_curve", stopped)
+    monkeypatch.setattr(calibrate, "_curve", lambda *_: stopped_by(number))
     place = str(tmp_path / "store.db")
     monkeypatch.setattr("sys.argv", ["tunery", "devices", "calibrate", "--dialect", "fake", "--store", place])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 130
+    assert ended.value.code == code
     assert "nothing of this calibration is kept" in capsys.readouterr().err
     with open_store(place) as store:
         assert store.calibrations(open_device("cpu").describe().fingerprint) == []

@@ -1,6 +1,6 @@
 """The command line: one file per command.
 
-Exit codes: 0 it worked, 1 the work failed, 2 bad usage, 130 stopped by Ctrl-C.
+Exit codes: 0 it worked, 1 the work failed, 2 bad usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 import sys

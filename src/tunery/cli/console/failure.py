@@ -33,7 +33,11 @@ _REFUSALS = {
 
 
 class UserStopError(Exception):
-    """A Ctrl-C that no command has handled."""
+    """A Ctrl-C, or with its `exit_code` another signal, that no command has handled."""
+
+    def __init__(self, message: str = "", exit_code: int = INTERRUPTED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def check_text(words: Sequence[str]) -> None:
@@ -58,7 +62,8 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         _drop_stdout()
         return FAILED
     except (UserStopError, KeyboardInterrupt, typer.Abort) as error:
-        return _fail(str(error) or "stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
+        code = error.exit_code if isinstance(error, UserStopError) else INTERRUPTED
+        return _fail(str(error) or "stopped; what was measured is kept, the same command goes on", code, as_json)
     except Exception as error:  # noqa: BLE001 - the last net: no user sees a traceback that was not asked for
         if verbose:
             with suppress(MemoryError):

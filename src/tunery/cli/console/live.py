@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from tunery.cli.console.failure import INTERRUPTED, UserStopError
 from tunery.reports.format import duration, milliseconds, printable
 
 if TYPE_CHECKING:
@@ -179,14 +180,17 @@ class Interrupt:
 
     Before `begun` there is nothing to save yet, so the first ends the work by `cancel`, which says whether there was
     any, or else raises KeyboardInterrupt: raised inside a task of an event loop it would end that task alone, and might
-    leave a lock held. `restore` gives the terminal back before the process ends.
+    leave a lock held. The command then ends with the signal's exit code, and with `message` if there is one. `restore`
+    gives the terminal back before the process ends.
     """
 
-    def __init__(self, restore: Callable[[], None], cancel: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, restore: Callable[[], None], cancel: Callable[[], bool] = lambda: False, message: str = ""
+    ) -> None:
         self.event = threading.Event()
         self.begun = False
         self.exit_code: int | None = None
-        self._restore, self._cancel = restore, cancel
+        self._restore, self._cancel, self._message = restore, cancel, message
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -200,6 +204,8 @@ class Interrupt:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt):
+            raise UserStopError(self._message, self.exit_code or INTERRUPTED) from None
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         first, self.exit_code = self.exit_code is None, 128 + number

@@ -126,11 +126,9 @@ def calibrate(
     from tunery.cli.console.live import Interrupt
     from tunery.service.session import calibrate_device
 
-    try:
-        with Interrupt(lambda: None):  # asyncio's own would wait for the end of a measurement
-            found = calibrate_device(replace(request, threads=threads), remark)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped; nothing of this calibration is kept") from None
+    stopped = "stopped; nothing of this calibration is kept"
+    with Interrupt(lambda: None, message=stopped):  # asyncio's own would wait for the end of a measurement
+        found = calibrate_device(replace(request, threads=threads), remark)
     return Result(_data(found), _shown(found))
 
 
