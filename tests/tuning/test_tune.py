@@ -1,3 +1,4 @@
+import fcntl
 import os
 import threading
 import time
@@ -7,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes, task_named
+from job_tools import PATIENCE_S, outcomes_of, raced, records_in, request_in, run_in, runtimes, task_named
 
 from tunery._errors import StoreError
+from tunery._locks import open_lock
+from tunery.cli.console.live import line
 from tunery.domain import JobState, Mode, Origin, Outcome
 from tunery.domain.request import Progress, TuneReport
 from tunery.engines import Role
@@ -25,6 +28,31 @@ pytestmark = pytest.mark.jobs
 
 TRIALS = 48
 SOURCE = "fake:whole?tasks=3&frozen=1&weights=3,1"
+
+
+def test_a_job_says_that_it_waits_for_another_that_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.tuning.job.HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("tunery.tuning.reporting._WAITED_S", 0.1)
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    lock = open_lock(cache / "measuring.lock")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    gives_up = threading.Timer(PATIENCE_S, fcntl.flock, (lock, fcntl.LOCK_UN))
+    gives_up.start()
+    seen: list[Progress] = []
+
+    def let_go(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.waited:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+    report = run_in(tmp_path, "fake:waits?tasks=1", "4trials", on_progress=let_go)
+    os.close(lock)
+    gives_up.cancel()
+    first = next(progress for progress in seen if progress.waited)
+    assert (first.trials, first.phase) == (0, "baseline"), "it says so while it waits"
+    for text in (line(first), report.job.message):
+        assert "for another tunery that measures here" in text
 
 
 def test_a_whole_tune(tmp_path: Path) -> None:

@@ -265,7 +265,8 @@ class Progress:
     of their untuned latencies (None until all are measured); `remaining_s` is the predicted time to finish; `current`
     says how far the phase is, or what it is busy with; `spend` is what was used so far, without the split by stage;
     `earlier_s` is the wall time that earlier runs of the job have used of its budget; `reserve_s` of a budget of time
-    are kept for compiling and comparing. `lost` tells of batches of trials in which none was timed."""
+    are kept for compiling and comparing. `lost` tells of batches of trials in which none was timed, `waited` of waiting
+    for others that measure."""
 
     job_id: str
     phase: str
@@ -280,6 +281,7 @@ class Progress:
     earlier_s: float = 0.0
     reserve_s: float = 0.0
     lost: str = ""
+    waited: str = ""
 
 
 @dataclass(frozen=True, slots=True)

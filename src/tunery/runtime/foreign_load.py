@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tunery._settings import settings
@@ -98,6 +99,28 @@ class ForeignWatch:
                 changed(share)
                 last = share
             await asyncio.sleep(_EVERY_S)
+
+
+class DeviceWaits:
+    """Counts the seconds in which a measurement waited for others to measure, one that waits now included."""
+
+    def __init__(self) -> None:
+        self._waiting, self._since_s, self._over_s = 0, 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._over_s + (time.monotonic() - self._since_s if self._waiting else 0.0)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        if not self._waiting:
+            self._since_s = time.monotonic()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._over_s, self._since_s = self.seconds, time.monotonic()
+            self._waiting -= 1
 
 
 def marked(measurement: Measurement, foreign: ForeignWatch | None) -> Measurement:

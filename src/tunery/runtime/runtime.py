@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from tunery.dialects import CrossCompiler, Space, get_dialect
 from tunery.domain import HERE, Calibration, DeviceDescription
 from tunery.engines import Engine, Role
 from tunery.runtime.dispatch import Dispatch, Pin, RerouteError, Span, core_of
-from tunery.runtime.foreign_load import ForeignWatch, Share
+from tunery.runtime.foreign_load import DeviceWaits, ForeignWatch, Share
 from tunery.runtime.hosts.builds import BuildHosts
 from tunery.runtime.hosts.further import HostDevice
 from tunery.runtime.hosts.workers import StageUsage, WorkerPools
@@ -122,6 +122,7 @@ class Runtime:
         self.pools = WorkerPools(engine, spec, self.threads, self.cores, facts)
         self.measure_cores = self.pools.slots[0]
         self._turn = HostDevice(engine, on, self.dispatch.now) if on else DeviceLock(scratch.parent / "measuring.lock")
+        self.device_waits = DeviceWaits()
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
         self.pools.start(self.granted)
         self._described = self._ask_device()
@@ -206,7 +207,10 @@ class Runtime:
             host, request = await self._admit(request, role, cores, wanted, worker, degree)
             ok = False
             try:
-                async with self._turn.held() if role is Role.MEASURER else nullcontext():
+                async with AsyncExitStack() as turn:
+                    if role is Role.MEASURER:
+                        with self.device_waits.waiting():
+                            await turn.enter_async_context(self._turn.held())
                     with self._working(request, role, worker or self.pools.idle(role, host), cores) as grant:
                         began = self.dispatch.now()  # what the stage has cost is charged in parts, by whom it was for
                         yield grant

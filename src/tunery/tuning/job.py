@@ -83,7 +83,7 @@ class TuningJob:
         self.searches: list[TaskSearch] = []
         self._sums = NetworkEstimate((), (), request.latency_target_s)
         self._state = RunState()
-        self._limited = ""
+        self._limited = self._current = ""
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -139,7 +139,7 @@ class TuningJob:
             if self._stop.is_set():
                 due = [search.state.had_finals for search, _ in self._sums.weighted if search.finals_cost_s()]
                 state, message = JobState.STOPPED, stop_summary(due.count(False), due.count(True))
-            said = [part for part in (message, self._context.lost_summary, undelivered) if part]
+            said = [part for part in (message, self._context.lost_summary, self._reporter.waited, undelivered) if part]
             said += [MODEL_CHANGED] if self._work.model_read.has_changed() else []
             self.status = await self._reporter.status(self.status, state, ". ".join(said))
         except BaseException as error:
@@ -392,9 +392,11 @@ class TuningJob:
     async def _keep_stored(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            if waited := self._reporter.waited:
+                self._progress(self._current)  # nothing else may happen for long
             with suppress(StoreError):  # a store that is only busy answers the next one; no other ends the job here
                 await self._account.settle()
-                message = ". ".join(filter(None, (self._state.phase.value, self._context.lost_summary)))
+                message = ". ".join(filter(None, (self._state.phase.value, self._context.lost_summary, waited)))
                 self.status = await self._reporter.status(self.status, JobState.RUNNING, message)
                 await self._work.store.write(lambda store: store.save_job(self.status))
 
@@ -406,6 +408,7 @@ class TuningJob:
         self._progress(current)
 
     def _progress(self, current: str = "") -> None:
+        self._current = current
         self._work.notify(self._reporter.progress(self._state.phase, current))
 
 

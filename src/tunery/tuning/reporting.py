@@ -16,6 +16,7 @@ from tunery.tuning.calls import Context
 from tunery.tuning.search.state import SearchState
 from tunery.tuning.search.task_search import TaskSearch
 
+_WAITED_S = 5.0  # for others that measure is worth a word
 _LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
 
@@ -196,6 +197,7 @@ class Reporter:
         self._allowance, self._sums = allowance, sums
         self._searches = [search for search, _ in sums.weighted]
         self._searched_s, self._held_before_s = 0.0, sums.held_core_s()
+        self._waited_before_s = context.runtime.device_waits.seconds
 
     def searched(self, seconds: float) -> None:
         self._searched_s += seconds
@@ -221,7 +223,15 @@ class Reporter:
             earlier_s=allowance.earlier_s,
             reserve_s=min(allowance.reserve_s, max(allowance.until_end_s() or 0.0, 0.0)),
             lost=self._context.lost_summary,
+            waited=self.waited,
         )
+
+    @property
+    def waited(self) -> str:
+        runtime = self._context.runtime
+        seconds = runtime.device_waits.seconds - self._waited_before_s
+        where = f"on host {runtime.spec.on}" if runtime.spec.on else "here"
+        return f"waited {seconds:.0f} s for another tunery that measures {where}" if seconds >= _WAITED_S else ""
 
     def _left_s(self, phase: Phase) -> float | None:
         finals_s, trials, limits = self._sums.finals_cost_s(), self._context.trials, self._allowance.limits

@@ -93,7 +93,7 @@ class LiveLine:
 
     def show(self, progress: "Progress") -> None:
         """Take in the latest progress."""
-        self._take_in(progress, f"{progress.phase} {bool(progress.lost)}")
+        self._take_in(progress, f"{progress.phase} {bool(progress.lost)} {bool(progress.waited)}")
 
     def say(self, text: str, *, phase: str = "") -> None:
         """Show a line; without a terminal only at a new phase or some time after the last."""
@@ -165,6 +165,8 @@ def line(progress: "Progress") -> str:
         parts.append(f"sum of tasks{how} {milliseconds(progress.best_s)} ms{untuned}")
     if progress.lost:
         parts.append(progress.lost)
+    if progress.waited:
+        parts.append(progress.waited)
     earlier = f" (and {duration(progress.earlier_s)} in earlier runs)" if progress.earlier_s >= 1 else ""
     parts.append(f"{duration(progress.elapsed_s)} gone{earlier}")
     if progress.remaining_s is not None and progress.remaining_s > 0:
