@@ -1,9 +1,12 @@
 """Single candidates over HTTP: verified and timed, or refused; and no kernel that cheats gets a time."""
 
-import asyncio
+import ctypes
 import json
 import platform
 import shutil
+import subprocess
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import httpx
 import pytest
 from forging_kernels import FEWER_CALLS, REPLACES
 from square_kernel import square_file
-from web_tools import Serve, Site
+from web_tools import PATIENCE_S, Serve, Site
 
 from tunery.delivery import measure
 
@@ -24,10 +27,19 @@ async def measured(client: httpx.AsyncClient, asked: dict[str, Any], code: int =
     """Return the measurement, when it has ended, or the problem."""
     answer = await client.post("/v1/measurements", json=asked)
     assert answer.status_code == code, answer.text
-    found: dict[str, Any] = answer.json()
-    while code == 201 and found["state"] in {"queued", "running"}:
+    return await ended(client, answer.json()) if code == 201 else answer.json()
+
+
+async def ended(client: httpx.AsyncClient, found: dict[str, Any]) -> dict[str, Any]:
+    while found["state"] in {"queued", "running"}:
         found = (await client.get(f"/v1/measurements/{found['id']}", params={"wait": 30})).json()
     return found
+
+
+async def all_measured(client: httpx.AsyncClient, sources: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the measurements of kernels, which are queued together; no call waits for another of the account."""
+    begun = [(await client.post("/v1/measurements", json=kernel(source))).json() for source in sources]
+    return [await ended(client, found) for found in begun]
 
 
 async def tasks_of(client: httpx.AsyncClient) -> list[str]:
@@ -274,6 +286,24 @@ FORGED = {
 }
 
 
+def fastest_call_s(directory: Path) -> float:
+    """Return what the fastest of many honest calls takes: no neighbour makes that less, and no honest kernel is
+    faster."""
+    source, library = directory / "honest.c", directory / "honest.so"
+    source.write_text(HEAD + HONEST)
+    flags = ["-O3", "-march=native", "-DN=1000", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, source, "-o", library, "-lm"], check=True, timeout=PATIENCE_S)
+    square, numbers = ctypes.CDLL(str(library)).square, (ctypes.c_float * 1000)(*range(1000))
+    results = (ctypes.c_float * 1000)()
+
+    def call_s() -> float:
+        began = time.perf_counter()
+        square(numbers, results)
+        return time.perf_counter() - began
+
+    return min(call_s() for _ in range(2000))
+
+
 def kernel(source: str) -> dict[str, Any]:
     return {"kernel": {"description": SQUARE, "files": {"square.c": HEAD + source}}, "threads": 1,
             "candidate": {"parameters": {"ONE": 1}}}  # fmt: skip
@@ -346,17 +376,16 @@ def test_no_kernel_that_cheats_gets_a_time(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forged: bool
 ) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    fastest_s = fastest_call_s(tmp_path)
 
     async def main(site: Site) -> None:
         developer = await site.account("dev", "developer")
         cheats = FORGED if forged else CHEATS
         for _ in range(3):  # a busy neighbour makes no kernel look faster than honest ones three times
-            sources = [HONEST, *cheats.values(), HONEST, HONEST]
-            sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in sources))
+            sent = await all_measured(developer, [HONEST, *cheats.values(), HONEST, HONEST])
             honest_s = [one["result"]["latency_s"] for one in (sent[0], *sent[-2:])]
             told = {name: (one["result"] or {}).get("latency_s") for name, one in zip(cheats, sent[1:], strict=False)}
-            # Those that forge want ten and more; beside busy neighbours one kernel's times differ by a factor of six.
-            assert not [name for name, time_s in told.items() if time_s and time_s < 0.1 * min(honest_s)], told
+            assert not [name for name, time_s in told.items() if time_s and time_s < 0.4 * fastest_s], (told, fastest_s)
             cheats = {
                 name: source for name, source in cheats.items() if told[name] and told[name] < 0.8 * min(honest_s)
             }
@@ -364,7 +393,7 @@ def test_no_kernel_that_cheats_gets_a_time(
                 break
         assert not cheats, (told, honest_s)
         after = (await measured(developer, kernel(HONEST)))["result"]
-        assert after["latency_s"] > 0.3 * min(honest_s), "a job measures with what an earlier one has left"
+        assert after["latency_s"] > 0.4 * fastest_s, "a job measures with what an earlier one has left"
 
     serve(main)
 
