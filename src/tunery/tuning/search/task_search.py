@@ -234,7 +234,7 @@ class TaskSearch:
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
             self._filter.learn([told for c in mine if (told := known.get(c.key))])
             lost = [self._lost[c.key] for c in mine if c.key in self._lost]
-            if len(lost) == len(mine) > 1:
+            if len(lost) == len(mine) > (0 if payer.lost else 1):  # one that fails alone is no news
                 payer.lose(lost)
         finally:
             payer.account.settle_deferred(mine)  # built, and cut short before they were raced
