@@ -125,6 +125,8 @@ class Graph:
         made = [f"v{len(self.nodes)}_{at}" for at in range(outputs)]
         node = helper.make_node(operator, names, made, **attributes)
         given = [self.values.get(name) or [[constants[name]] * VARIANTS] * SETS for name in names if name]
+        if operator in {"Div", "Mod"} and any(map(traps, *given)):
+            return ""
         read = {name: self.values[name][0][0] for name in names if name in self.values}
         try:
             alone = session(model([node], read, [onnx.ValueInfoProto(name=one) for one in made], constants))
@@ -216,6 +218,14 @@ class Graph:
 def loose(value: Values) -> bool:
     """Whether rounding changes a value."""
     return any(not np.array_equal(one[0], other, equal_nan=True) for one in value for other in one[1:])
+
+
+def traps(dividends: list[np.ndarray], divisors: list[np.ndarray]) -> bool:
+    """Whether ONNX Runtime ends the process, in any variant: by the least integer of 32 or 64 bits divided by -1."""
+    return any(
+        one.dtype in (np.int32, np.int64) and ((two == -1) & (one == np.iinfo(one.dtype).min)).any()
+        for one, two in zip(dividends, divisors, strict=True)
+    )
 
 
 def negative_zeros(value: np.ndarray) -> bool:
