@@ -9,6 +9,7 @@ import onnx
 import pytest
 from frontend_models import conv_net, model, run, save
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from tunery import models as frontends
 from tunery._errors import ModelError
@@ -156,6 +157,17 @@ def test_half_precision_stays_half_precision_and_is_folded_all_the_same(tmp_path
     assert network.inputs[0].dtype == network.outputs[0].dtype == "float16"
     x = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype("float16")
     np.testing.assert_array_equal(run(network.path, {"x": x})[0], run(original, {"x": x})[0])
+
+
+def test_every_quantisation_of_several_in_a_row_rounds(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]> g (float[4] x) => (float[4] y)
+        <float one = {1.0}, int8 none = {0}, float scale = {0.3}, int8 zero = {3}> {
+        a = QuantizeLinear(x, one, none)  b = DequantizeLinear(a, one, none)
+        c = QuantizeLinear(b, scale, zero)  y = DequantizeLinear(c, scale, zero) }""")
+    original, x = save(proto, tmp_path / "q.onnx"), np.array([-0.9, 0.556, -0.24, 1.554], np.float32)
+    network = frontends.prepare(original, {}, tmp_path / "out")
+    (found,) = ReferenceEvaluator(network.path).run(None, {"x": x})
+    np.testing.assert_allclose(found, np.float32([-0.9, 0.9, 0, 2.1]), rtol=1e-6)
 
 
 def test_operators_of_the_optimiser_itself_are_not_let_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from tunery.models.onnx._loops import is_loop, types_of_loop
 from tunery.models.onnx._unfuse import unfuse
 
 _CHANGING = (
-    "CastElimination", "CastChainElimination", "DivMulFusion", "FuseReluClip", "MatMulAddFusion", "Pad_Fusion"
+    "CastElimination", "CastChainElimination", "DivMulFusion", "DoubleQDQPairsRemover", "FuseReluClip",
+    "MatMulAddFusion", "Pad_Fusion",
 )  # fmt: skip
 """Rules of ONNX Runtime's optimiser that change values, or fail, or hide what follows a product behind a reshape."""
 _WIDENED = "InsertedPrecisionFreeCast_"
