@@ -58,7 +58,7 @@ class StoreError(UsageError):
 
 
 class StoreAwayError(StoreError):
-    """The server of the store does not answer; it may later."""
+    """The server of the store does not answer, or another process keeps its file locked; it may later."""
 
 
 class LostJobError(StoreError):

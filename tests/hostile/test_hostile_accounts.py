@@ -21,6 +21,7 @@ from web_tools import Serve, Site, site_in
 from postgres_server import PostgresServer, binaries
 from tunery.domain.request import ShareRequest
 from tunery.service.codec import request_of
+from tunery.store import AsyncStore
 from tunery.store.database.connection import Database
 from tunery.web._bodies import without_places
 from tunery.web._files import check_outputs, forget_files, sweep
@@ -309,6 +310,36 @@ def test_slow_uploads_of_one_account_are_few(serve: Serve) -> None:
         assert codes == {201: 32, 429: 28}
         assert (await ann.put(f"/v1/blobs/{digest(blob)}", content=blob)).status_code == 201
 
+    serve(main)
+
+
+def test_more_uploads_at_once_than_may_wait_are_refused_before_anything_is_done_for_them(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunery.web._limits._MOST_WAITING", 20)
+
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        for client in (ann, bob):
+            await client.get("/v1/me")
+        asked.clear()
+        uploads = [asyncio.create_task(ann.put(f"/v1/blobs/{digest(b'x')}", content=b"x")) for _ in range(200)]
+        await asyncio.wait(uploads, return_when=asyncio.FIRST_COMPLETED)
+        assert (await bob.get("/v1/me")).status_code == 200
+        answers = await asyncio.gather(*uploads)
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert {answer.json()["type"] for answer in refused} == {"urn:tunery:problem:turns"}
+        assert all(answer.headers["retry-after"] for answer in refused)
+        assert len(refused) >= 150
+        assert len(asked) <= 50, "the store is not asked for each that is refused"
+
+    asked, check_answers = list[float](), AsyncStore.check_answers
+
+    async def counted(self: AsyncStore, within_s: float) -> None:
+        asked.append(within_s)
+        await check_answers(self, within_s)
+
+    monkeypatch.setattr(AsyncStore, "check_answers", counted)
     serve(main)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ QUEUED = {"model": "fake:secret-net?tasks=1", "dialect": "fake", "queue_owner": 
 
 
 class Impatient(PatientConnection):
-    head_s = 0.2
+    head_s, rest_s = 0.2, 0.1
 
 
 @asynccontextmanager
@@ -143,6 +143,30 @@ def test_a_client_that_never_says_what_it_wants_is_told_so_and_hung_up_on(serve:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
                 assert (await client.get("/healthz")).status_code == 200
             writer.close()
+
+    serve(main)
+
+
+@pytest.mark.attack
+def test_a_client_whose_body_is_refused_reads_why_and_is_hung_up_on(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Impatient, "head_s", 1000.0)
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield bytes(1 << 16)
+
+    def upload(url: str, token: str) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}", "Content-Length": str(1 << 50)}
+        return httpx.put(
+            f"{url}/v1/blobs/sha256:{'0' * 64}", content=endless(), headers=headers, timeout=PATIENCE_S, trust_env=False
+        )
+
+    async def main(site: Site) -> None:
+        async with port_of(site) as port:
+            answer = await asyncio.to_thread(upload, f"http://127.0.0.1:{port}", site.admin_token)
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:tunery:problem:too-large")
 
     serve(main)
 

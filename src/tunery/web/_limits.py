@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import h11
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -66,6 +67,10 @@ class Line:
     def __init__(self) -> None:
         self.free, self.long, self.waiting = asyncio.Semaphore(), 0, 0
 
+    @property
+    def is_full(self) -> bool:
+        return self.waiting >= _MOST_WAITING
+
 
 def end_turn() -> None:
     """Let the next request begin: this one waits from now on, or is slow by nature."""
@@ -82,7 +87,7 @@ class Turn:
 
     async def begin(self) -> None:
         """Wait for the turn; raise TimeoutError where too many wait, or none comes for long."""
-        if self._line.waiting >= _MOST_WAITING:
+        if self._line.is_full:
             raise TimeoutError
         self._line.waiting += 1
         try:
@@ -118,10 +123,11 @@ class Turn:
 class PatientConnection(H11Protocol):
     """A connection that ends where its client is too slow to say what it wants, or is another user's on our socket.
 
-    A request's head has to come within two times `head_s`.
+    A request's head has to come within two times `head_s`, and what is left of a body that was refused within `rest_s`
+    of the answer.
     """
 
-    head_s = 10.0
+    head_s, rest_s = 10.0, 2.0
 
     def connection_made(self, transport: Any) -> None:
         """Begin, unless another user has come through a socket that should be ours alone."""
@@ -133,6 +139,16 @@ class PatientConnection(H11Protocol):
             # Else a body that follows its head waits 40 ms for the client to acknowledge that.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.loop.call_later(self.head_s, self._look, None)
+
+    def on_response_complete(self) -> None:
+        """Let the client read why its body is refused: ended at once, it would find a reset connection."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self.loop.call_later(self.rest_s, self._end_refused, self.cycle)
+
+    def _end_refused(self, refused: object) -> None:
+        if self.cycle is refused and self.conn.their_state is h11.SEND_BODY:
+            self.transport.close()
 
     def _look(self, before: object, *, again: bool = False) -> None:
         """End the connection where no request has come since the last look, and none is being answered.

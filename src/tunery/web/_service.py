@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from fastapi import Depends, Request
 from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tunery._errors import StoreError
 from tunery.domain import JobStatus
@@ -32,6 +32,7 @@ ROLES = (READER, USER, DEVELOPER, ADMIN)
 manage accounts. Each includes those before it."""
 _PATIENCE_S, _ALIVE_S = 3.0, 5.0
 _MOST_STREAMS = 32
+_TOO_MANY = "too many calls are made at once; wait for answers before the next"
 _LOOK_UP_S, _MOST_LOOKED_UP = 4.0, 1000
 T = TypeVar("T")
 
@@ -91,22 +92,38 @@ async def service_of(request: Request) -> AsyncIterator[Service]:
     service: Service = request.app.state.service
     began_s = time.monotonic()
     patience_s.set(_PATIENCE_S)
-    if service.local or request.method == "PUT":  # an upload
+    if service.local:
         yield service
         return
-    token = request.headers.get("authorization", "")
-    whose = service.tokens.get(token) or (request.client.host if request.client else "")
-    turn = Turn(service.lines.setdefault(whose, Line()))
+    turn = Turn(service.lines.setdefault(_whose(service, request.scope), Line()))
     try:
         await turn.begin()
     except TimeoutError:
         await service.store.check_answers(_PATIENCE_S - (time.monotonic() - began_s))
-        raise RefusedError(429, "turns", "too many calls are made at once; wait for answers before the next") from None
+        raise RefusedError(429, "turns", _TOO_MANY) from None
     patience_s.set(_PATIENCE_S - (time.monotonic() - began_s))
     try:
         yield service
     finally:
         turn.end()
+
+
+def _whose(service: Service, scope: Scope) -> str:
+    token = next((value for name, value in scope["headers"] if name == b"authorization"), b"").decode("latin-1")
+    return service.tokens.get(token) or (scope["client"] or ("",))[0]
+
+
+class FullLines:
+    """Refuses the calls of whoever has too many waiting before more is done for them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service: Service = scope["app"].state.service
+        line = service.lines.get(_whose(service, scope))
+        answer = problem(429, "turns", _TOO_MANY) if line and line.is_full else self._app
+        await answer(scope, receive, send)
 
 
 _ITS_USER = Caller(StoredAccount("", ADMIN, priority=MOST_PRIORITY), ADMIN)

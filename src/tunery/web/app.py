@@ -11,7 +11,7 @@ from tunery.web._hub import Hub
 from tunery.web._limits import BodyLimit
 from tunery.web._pages import Pages
 from tunery.web._problems import PROBLEMS, add_handlers
-from tunery.web._service import Service
+from tunery.web._service import FullLines, Service
 from tunery.web.views import ROUTERS
 
 
@@ -29,6 +29,7 @@ def create_app(manager: JobManager, files: Path, *, local: bool = False) -> Fast
     app.add_middleware(BodyLimit)
     if not local:
         app.add_middleware(_people.AuditNotes)
+        app.add_middleware(FullLines)
     for router in (*(part.router for part in (_jobs, _files, _knowledge, _people, _operations)), *ROUTERS):
         app.include_router(router, responses=PROBLEMS)
     app.mount("/", Pages())

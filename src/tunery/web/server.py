@@ -35,7 +35,8 @@ from tunery.web._tokens import digest_of, new_token
 from tunery.web.app import create_app
 
 _log = logging.getLogger(__name__)
-_GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
+_GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 512
+_ACCEPTED = 4  # new connections between looks at those that are open: however many come, these are served
 _SWITCH_S = 0.0005  # for so long a long read of one account may keep the loop, and all others, from going on
 _FORGET_S, _FILE_DAYS = 3600.0, 30.0
 _LOOK_S = 10.0  # between looks for jobs that other processes left
@@ -152,7 +153,7 @@ async def _serve(
     sys.setswitchinterval(_SWITCH_S)
     config = uvicorn.Config(
         app, http=PatientConnection, ws="none", log_config=None, access_log=False, lifespan="off", server_header=False,
-        timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=1 << 16, **more,
+        backlog=_ACCEPTED, timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=1 << 16, **more,
     )  # fmt: skip
     server, hub = _Server(config), app.state.service.hub
 
@@ -167,6 +168,7 @@ async def _serve(
         await asyncio.sleep(_STARTING_S)
     if serving.done():
         await serving  # raises why it did not start
+    listening.listen(_BACKLOG)
     on_ready(await manager.recover())
     beside = [asyncio.create_task(_take_over(manager)), asyncio.create_task(_watch_store(manager, stop))]
     try:

@@ -65,7 +65,8 @@ def translate(error: DBAPIError | sqlite3.Error | OSError, place: str) -> StoreE
     code = getattr(cause, "sqlite_errorname", "")
     for prefix, text in _SQLITE:
         if code.startswith(prefix):
-            return StoreError(text.format(place=place, detail=line))
+            kind = StoreAwayError if _is_locked(error) else StoreError
+            return kind(text.format(place=place, detail=line))
     if type(cause).__name__ == "DiskFull":
         return StoreError(f"the disk under {place} is full; free some space on the server and resume")
     if type(cause).__name__ == "LockNotAvailable":
