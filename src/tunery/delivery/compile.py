@@ -304,7 +304,9 @@ async def _compile_and_allow(
         if limit_s is None:
             raise
         return await _kept(linker, unmade, f"since it does not compile: {error}")
-    return await _late(linker, unmade, "the budget of time ended before its kernels were compiled")
+    return await _late(
+        linker, unmade, "the budget of time ended before its kernels were compiled: `tunery compile` does it"
+    )
 
 
 async def _without_late(

@@ -21,8 +21,9 @@ def bench_text(report: "BenchReport", width: int | None = None, *, headline: boo
     speed = verdict.delivered or verdict.native if verdict else None
     names = dict(CONTESTANTS)
     if verdict and verdict.onnxruntime_share == 1.0:
-        names["tunery"] = "tunery's kernels" if speed else "the file, by ONNX Runtime"
-        ours = ours if speed else 0.0  # what others take beside ONNX Runtime is no figure of tunery's
+        kernels = speed is not None or bool(verdict.not_judged)  # not the file, which would be ONNX Runtime twice
+        names["tunery"] = "tunery's kernels" if kernels else "the file, by ONNX Runtime"
+        ours = ours if kernels else 0.0  # what others take beside ONNX Runtime is no figure of tunery's
     for name in order:
         if (latency := report.latency_s.get(name)) is None:
             continue

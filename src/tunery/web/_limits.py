@@ -53,7 +53,7 @@ class _Bounded:
         return message
 
 
-_LONG_S, _MOST_LONG, _WAIT_S, _MOST_WAITING = 1.0, 2, 2.5, 256
+_LONG_S, _MOST_LONG, _WAIT_S, _MOST_WAITING = 1.0, 2, 20.0, 256
 _turn: ContextVar["Turn"] = ContextVar("_turn")
 
 

@@ -67,9 +67,12 @@ def _list(latest: "list[JobStatus]") -> Iterator[str]:
             waiting.setdefault(status.message, []).append(status.job_id)
     for why, jobs in waiting.items():
         yield printable(f"{', '.join(jobs)}: {why}", lines=False)
-    stored = [one.job_id for one in latest if one.state is JobState.DONE and one.tasks and not one.spend.trials]
+    stored = [
+        one.job_id for one in latest
+        if one.state is JobState.DONE and one.tasks and not (one.spend.trials or any(t.unreached for t in one.tasks))
+    ]  # fmt: skip
     if stored:
-        yield f"{', '.join(stored)}: from stored records; nothing was left to measure"
+        yield f"{', '.join(stored)}: from stored records; nothing new was measured"
     if any(task.unreached for status in latest for task in status.tasks):
         yield "latencies are sums of the tasks that a job reached, as `tunery jobs show` lists them"
 
