@@ -25,7 +25,7 @@ from tunery.store import AsyncStore
 from tunery.store.database.connection import Database
 from tunery.web._bodies import without_places
 from tunery.web._files import check_outputs, forget_files, sweep
-from tunery.web._limits import Line, Turn
+from tunery.web._limits import Line, RequestTurn
 from tunery.web._tokens import new_token
 
 pytestmark = [pytest.mark.hostile, pytest.mark.jobs]
@@ -163,7 +163,7 @@ def test_a_call_that_takes_long_lets_the_next_begin_and_too_many_of_them_none(mo
 
     async def main() -> None:
         line = Line()
-        turns = [Turn(line) for _ in range(5)]
+        turns = [RequestTurn(line) for _ in range(5)]
         for turn in turns[:3]:
             await turn.begin()
         monkeypatch.setattr("tunery.web._limits._WAIT_S", 0.01)

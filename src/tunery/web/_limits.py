@@ -54,7 +54,7 @@ class _Bounded:
 
 
 _LONG_S, _MOST_LONG, _WAIT_S, _MOST_WAITING = 1.0, 2, 20.0, 256
-_turn: ContextVar["Turn"] = ContextVar("_turn")
+_turn: ContextVar["RequestTurn"] = ContextVar("_turn")
 
 
 class Line:
@@ -78,7 +78,7 @@ def end_turn() -> None:
         turn.end()
 
 
-class Turn:
+class RequestTurn:
     """A request's turn in its line, between `begin` and `end`."""
 
     def __init__(self, line: Line) -> None:

@@ -22,7 +22,7 @@ from tunery.domain.request import MOST_PRIORITY
 from tunery.service.manager import JobManager
 from tunery.store import AsyncStore, StoredAccount, StoredToken, patience_s
 from tunery.web._hub import Hub
-from tunery.web._limits import Line, Turn, end_turn
+from tunery.web._limits import Line, RequestTurn, end_turn
 from tunery.web._problems import RefusedError, problem
 from tunery.web._tokens import digest_of, is_whole
 
@@ -95,7 +95,7 @@ async def service_of(request: Request) -> AsyncIterator[Service]:
     if service.local:
         yield service
         return
-    turn = Turn(service.lines.setdefault(_whose(service, request.scope), Line()))
+    turn = RequestTurn(service.lines.setdefault(_whose(service, request.scope), Line()))
     try:
         await turn.begin()
     except TimeoutError:
