@@ -305,7 +305,7 @@ async def _compile_and_allow(
             raise
         return await _kept(linker, unmade, f"since it does not compile: {error}")
     return await _late(
-        linker, unmade, "the budget of time ended before its kernels were compiled: `tunery compile` does it"
+        linker, unmade, "the budget of time ended before its kernels were compiled; `tunery compile` compiles them"
     )
 
 

@@ -8,14 +8,12 @@ from itertools import groupby
 from typing import Any
 
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.operators.heavy import heavy_operator
-from tunery.dialects.metaschedule.operators.nests import UnknownProgramError, read_program
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.tiles.designs import SHARES, TileDesign, registers_of
 from tunery.dialects.metaschedule.tiles.expression import Expression, axes_of
 from tunery.dialects.metaschedule.tiles.kernels import Finish, Text, Tile, defined
 from tunery.dialects.metaschedule.tiles.nests import address, assembled, digits, loop, parallel, turns_in, zero
-from tunery.dialects.metaschedule.tiles.products import Parts, ProductLoop, around_sum, parts_of
+from tunery.dialects.metaschedule.tiles.products import Parts, ProductLoop, around_sum, convolution_of, parts_of
 from tunery.dialects.metaschedule.variants.rewriting import long_of, shape_of, variable
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 
@@ -59,12 +57,7 @@ class _Strip:
 
 
 def depthwise_of(module: Any) -> Depthwise:
-    try:
-        operator = heavy_operator(read_program(module))
-    except UnknownProgramError as error:
-        raise OtherKindError("it is no operator that is known") from error
-    if operator.kind != "conv2d" or operator.order != (0, 3, 1, 2) or "out" in operator.attributes:
-        raise OtherKindError("it is no convolution with channels last")
+    operator = convolution_of(module)
     (batch, channels, *sizes), dtype = operator.tensors["x"]
     (kernels, inside, *taps), _ = operator.tensors["w"]
     steps: dict[str, Any] = dict(operator.attributes)

@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.operators.heavy import heavy_operator
+from tunery.dialects.metaschedule.operators.heavy import Heavy, heavy_operator
 from tunery.dialects.metaschedule.operators.nests import UnknownProgramError, read_program
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import shape_of
@@ -116,6 +116,17 @@ def product_of(module: Any) -> Product:
     last = schedule.get(after[0]) if after else block
     parts = parts_of(function, block, last, nests[: len(nests) - 1 - bool(after)], data.source, weights.source)
     return replace(_loops(parts, block, data, weights), padded=_padded(module, function) if before else None)
+
+
+def convolution_of(module: Any) -> Heavy:
+    """Return the convolution with channels last that a program is; OtherKindError where it is none."""
+    try:
+        operator = heavy_operator(read_program(module))
+    except UnknownProgramError as error:
+        raise OtherKindError("it is no operator that is known") from error
+    if operator.kind != "conv2d" or operator.order != (0, 3, 1, 2) or "out" in operator.attributes:
+        raise OtherKindError("it is no convolution with channels last")
+    return operator
 
 
 def _padded(module: Any, function: Any) -> tuple[Any, int, int] | None:

@@ -14,14 +14,19 @@ from typing import Any
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.loading.preparing import KERNEL, TILES, WINOGRAD, matrices
-from tunery.dialects.metaschedule.operators.heavy import heavy_operator
-from tunery.dialects.metaschedule.operators.nests import UnknownProgramError, read_program
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.tiles.designs import TileDesign, row_tiles, tile_sizes, vector_of
 from tunery.dialects.metaschedule.tiles.expression import Expression, axes_of, constant
 from tunery.dialects.metaschedule.tiles.kernels import Text, Tile, defined, padding_function
 from tunery.dialects.metaschedule.tiles.nests import address, assembled, digits, loop, parallel, turns_in, zero
-from tunery.dialects.metaschedule.tiles.products import Parts, Product, ProductLoop, around_sum, parts_of
+from tunery.dialects.metaschedule.tiles.products import (
+    Parts,
+    Product,
+    ProductLoop,
+    around_sum,
+    convolution_of,
+    parts_of,
+)
 from tunery.dialects.metaschedule.tiles.program import FLOP_PER_LANE_NS, ProductCode, packed_shape
 from tunery.dialects.metaschedule.variants.rewriting import long_of, realized, shape_of, variable
 
@@ -66,12 +71,7 @@ class Winograd:
 
 
 def winograd_of(module: Any) -> Winograd:
-    try:
-        operator = heavy_operator(read_program(module))
-    except UnknownProgramError as error:
-        raise OtherKindError("it is no operator that is known") from error
-    if operator.kind != "conv2d" or operator.order != (0, 3, 1, 2) or "out" in operator.attributes:
-        raise OtherKindError("it is no convolution with channels last")
+    operator = convolution_of(module)
     (batch, inside, *sizes), dtype = operator.tensors["x"]
     (outside, share, *taps), _ = operator.tensors["w"]
     steps: dict[str, Any] = dict(operator.attributes)
